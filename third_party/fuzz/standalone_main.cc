@@ -30,13 +30,15 @@ using Bytes = std::vector<uint8_t>;
 
 const Bytes* running_input = nullptr;
 std::string crash_path;
+std::string crash_message;
 
 // Async-signal-safe: the process is already broken when it comes here.
 void KeepInputAndDie(int signal) {
   const int file = open(crash_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   if (file >= 0 && running_input != nullptr) {
-    if (write(file, running_input->data(), running_input->size()) < 0) _exit(1);
+    const ssize_t kept = write(file, running_input->data(), running_input->size());
     close(file);
+    if (kept >= 0 && write(STDERR_FILENO, crash_message.data(), crash_message.size()) < 0) _exit(1);
   }
   std::signal(signal, SIG_DFL);
   std::raise(signal);
@@ -154,6 +156,7 @@ int main(int argc, char** argv) {
 
   const char* outputs = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
   crash_path = std::string(outputs != nullptr ? outputs : ".") + "/crash-input";
+  crash_message = "\ncrashed; the input is kept in " + crash_path + "\n";
   for (int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
     std::signal(signal, KeepInputAndDie);
   }
