@@ -1,0 +1,214 @@
+#include "models/hf_io.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/status_macros.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "core/nn/init.h"
+#include "models/hf_config.h"
+
+namespace meshfold::models {
+namespace {
+
+// Lists more than this are cut in messages.
+constexpr size_t kMaxListed = 6;
+
+std::string ListNames(const std::vector<std::string>& names) {
+  std::vector<std::string> shown(names.begin(),
+                                 names.begin() + std::min(names.size(), kMaxListed));
+  std::string text = absl::StrJoin(shown, ", ");
+  if (names.size() > kMaxListed) absl::StrAppend(&text, " and ", names.size() - kMaxListed, " more");
+  return text;
+}
+
+// Buffers that older exports carry and nobody loads.
+bool IsIgnored(const std::string& name) {
+  return absl::EndsWith(name, "rotary_emb.inv_freq") || absl::StrContains(name, ".mtp.");
+}
+
+absl::StatusOr<std::pair<ModelConfig, Family>> ReadConfig(const std::string& path) {
+  MF_ASSIGN_OR_RETURN(nlohmann::json json, ReadJsonFile(JoinPath(path, "config.json")));
+  if (!json.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, "/config.json is not a JSON object"));
+  }
+  MF_ASSIGN_OR_RETURN(std::string type, HfValue<std::string>(json, "model_type", ""));
+  auto explain = [&](const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+  };
+  absl::StatusOr<Family> family = FamilyRegistry().Find(type);
+  if (!family.ok()) return explain(family.status());
+  absl::StatusOr<ModelConfig> config = family->from_hf(json);
+  if (!config.ok()) return explain(config.status());
+  absl::Status valid = Validate(*config);
+  if (!valid.ok()) return explain(valid);
+  return std::make_pair(*config, *family);
+}
+
+absl::StatusOr<DType> StoredDType(const SafetensorsInfo& info, const std::string& name) {
+  switch (info.dtype) {
+    case FileDType::kF32: return DType::kF32;
+    case FileDType::kBF16: return DType::kBF16;
+    case FileDType::kF16: return DType::kF16;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", name, "' has type ", FileDTypeName(info.dtype),
+                       "; weights may be F32, BF16 or F16"));
+  }
+}
+
+// Loads one parameter from the tensors it is made of.
+class ParameterLoader {
+ public:
+  ParameterLoader(const HfDirectory& directory, std::optional<DType> dtype)
+      : directory_(directory), dtype_(dtype) {}
+
+  absl::Status Load(Parameter& parameter) {
+    // Names and shapes first, on a tensor without memory: its views are never read.
+    int64_t bytes = parameter.shape.numel() * SizeOf(DType::kF32);
+    Tensor outline = Tensor::FromStorage(Storage::Wrap(nullptr, bytes, DeviceKind::kHost, nullptr),
+                                         parameter.shape, DType::kF32, 0, parameter.shape.cols());
+    parameter.dtype = DType::kF32;
+    bool first = true;
+    for (const HfTensor& part : Parts(parameter, outline)) {
+      consumed_.insert(part.name);
+      absl::StatusOr<SafetensorsInfo> info = directory_.tensors.info(part.name);
+      if (!info.ok()) {
+        missing_.push_back(part.name);
+        continue;
+      }
+      if (Shape(info->shape) != part.view.shape()) {
+        misshapen_.push_back(absl::StrCat(part.name, " has shape ", Shape(info->shape).ToString(),
+                                          ", the config asks for ", part.view.shape().ToString()));
+        continue;
+      }
+      MF_ASSIGN_OR_RETURN(DType stored, StoredDType(*info, part.name));
+      // Parts of different types meet in f32, which holds all of them exactly.
+      parameter.dtype = first || stored == parameter.dtype ? stored : DType::kF32;
+      first = false;
+    }
+    if (dtype_.has_value() && parameter.trained) parameter.dtype = *dtype_;
+    if (!missing_.empty() || !misshapen_.empty()) return absl::OkStatus();  // reported by Finish
+    Allocate(parameter);
+    for (const HfTensor& part : Parts(parameter, parameter.value.data())) {
+      MF_RETURN_IF_ERROR(directory_.tensors.Read(part.name, part.view));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish() {
+    std::vector<std::string> unexpected;
+    for (const std::string& name : directory_.tensors.names()) {
+      if (consumed_.count(name) == 0 && !IsIgnored(name) && !IsTiedHead(name)) {
+        unexpected.push_back(name);
+      }
+    }
+    std::vector<std::string> faults;
+    if (!missing_.empty()) faults.push_back(absl::StrCat("missing: ", ListNames(missing_)));
+    if (!misshapen_.empty()) faults.push_back(ListNames(misshapen_));
+    if (!unexpected.empty()) {
+      faults.push_back(absl::StrCat("not part of the model: ", ListNames(unexpected)));
+    }
+    if (faults.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(directory_.path,
+                                                   ": tensors do not match config.json; ",
+                                                   absl::StrJoin(faults, "; ")));
+  }
+
+ private:
+  std::vector<HfTensor> Parts(const Parameter& parameter, const Tensor& tensor) const {
+    return HfTensorsOf(directory_.family, parameter.name, tensor, directory_.expert_form);
+  }
+  bool IsTiedHead(const std::string& name) const {
+    return directory_.config.tie_embeddings && name == "lm_head.weight";
+  }
+
+  const HfDirectory& directory_;
+  std::optional<DType> dtype_;
+  std::set<std::string> consumed_;
+  std::vector<std::string> missing_, misshapen_;
+};
+
+absl::Status CheckTiedHead(const HfDirectory& directory) {
+  if (!directory.config.tie_embeddings || !directory.tensors.Has("lm_head.weight")) {
+    return absl::OkStatus();
+  }
+  MF_ASSIGN_OR_RETURN(auto head_file, directory.tensors.FileOf("lm_head.weight"));
+  MF_ASSIGN_OR_RETURN(auto embed_file, directory.tensors.FileOf("model.embed_tokens.weight"));
+  MF_ASSIGN_OR_RETURN(auto head, head_file->bytes("lm_head.weight"));
+  MF_ASSIGN_OR_RETURN(auto embed, embed_file->bytes("model.embed_tokens.weight"));
+  if (head == embed) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(directory.path, ": config.json ties the embeddings, but lm_head.weight differs "
+                                   "from model.embed_tokens.weight"));
+}
+
+const char* HfDTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16: return "bfloat16";
+    case DType::kF16: return "float16";
+    default: return "float32";
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ReadHfConfig(const std::string& path) {
+  MF_ASSIGN_OR_RETURN(auto read, ReadConfig(path));
+  return read.first;
+}
+
+absl::StatusOr<HfDirectory> OpenHf(const std::string& path) {
+  MF_ASSIGN_OR_RETURN(auto read, ReadConfig(path));
+  MF_ASSIGN_OR_RETURN(SafetensorsDir tensors, SafetensorsDir::Open(path));
+  HfExpertForm form = HfExpertForm::kSplit;
+  for (const std::string& name : tensors.names()) {
+    if (absl::EndsWith(name, ".experts.gate_up_proj")) form = HfExpertForm::kFused;
+  }
+  return HfDirectory{path, read.first, read.second, form, std::move(tensors)};
+}
+
+absl::Status LoadHfWeights(const HfDirectory& directory, Module& model,
+                           std::optional<DType> dtype) {
+  ParameterLoader loader(directory, dtype);
+  absl::Status status;
+  model.VisitParameters([&](Parameter& parameter) {
+    if (status.ok()) status = loader.Load(parameter);
+  });
+  MF_RETURN_IF_ERROR(status);
+  MF_RETURN_IF_ERROR(loader.Finish());
+  return CheckTiedHead(directory);
+}
+
+absl::Status WriteHf(const std::string& path, const ModelConfig& config, Module& model,
+                     const HfWriteOptions& options) {
+  MF_ASSIGN_OR_RETURN(Family family, FamilyRegistry().Find(config.family));
+  MF_ASSIGN_OR_RETURN(nlohmann::json json, family.to_hf(config));
+  std::map<std::string, Tensor> tensors;
+  std::vector<TensorSpec> specs;
+  std::vector<Parameter*> parameters = ParametersOf(model);
+  for (const Parameter* parameter : parameters) {
+    for (HfTensor& part :
+         HfTensorsOf(family, parameter->name, parameter->value.data(), options.expert_form)) {
+      specs.push_back(SpecOf(part.name, part.view));
+      tensors.emplace(std::move(part.name), std::move(part.view));
+    }
+  }
+  json["architectures"] = {family.architecture};
+  json["model_type"] = family.model_type;
+  json["dtype"] = HfDTypeName(parameters.front()->dtype);
+  MF_ASSIGN_OR_RETURN(
+      auto writer, ShardedSafetensorsWriter::Create(path, specs, {options.max_shard_bytes}));
+  for (const TensorSpec& spec : writer->order()) {
+    MF_RETURN_IF_ERROR(writer->Append(spec.name, tensors.at(spec.name)));
+  }
+  MF_RETURN_IF_ERROR(writer->Close());
+  return WriteFile(JoinPath(path, "config.json"), json.dump(2) + "\n");
+}
+
+}  // namespace meshfold::models

@@ -1,0 +1,52 @@
+// Hugging Face model directories: config.json and safetensors, read into and written from a model.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/io/safetensors_dir.h"
+#include "core/nn/module.h"
+#include "core/tensor/dtype.h"
+#include "models/family.h"
+#include "models/hf_names.h"
+#include "models/model_config.h"
+
+namespace meshfold::models {
+
+// An opened directory. Its files stay mapped while it lives.
+struct HfDirectory {
+  std::string path;
+  ModelConfig config;
+  Family family;
+  HfExpertForm expert_form = HfExpertForm::kSplit;  // as found in the files
+  SafetensorsDir tensors;
+};
+
+// Opens `path` and reads its config. InvalidArgument for an unknown model_type (naming the known
+// ones) or a config that does not validate; NotFound when files are missing.
+absl::StatusOr<HfDirectory> OpenHf(const std::string& path);
+
+// Reads only config.json.
+absl::StatusOr<ModelConfig> ReadHfConfig(const std::string& path);
+
+// Allocates every parameter of `model` (built from directory.config) and fills it. `dtype`: storage
+// of the parameters; absent: each tensor's own type in the file (f32, bf16 or f16). InvalidArgument
+// lists tensors that are missing, have another shape, or belong to no parameter. A tied model's
+// lm_head, when a file has one, must equal the embedding.
+absl::Status LoadHfWeights(const HfDirectory& directory, Module& model,
+                           std::optional<DType> dtype);
+
+struct HfWriteOptions {
+  HfExpertForm expert_form = HfExpertForm::kSplit;
+  int64_t max_shard_bytes = 5'000'000'000;
+};
+
+// Writes config.json and the weights of `model`; what OpenHf and transformers read back. Tensors
+// keep their bits.
+absl::Status WriteHf(const std::string& path, const ModelConfig& config, Module& model,
+                     const HfWriteOptions& options);
+
+}  // namespace meshfold::models

@@ -1,0 +1,27 @@
+#include <cstdio>
+
+#include "core/base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "train/commands/commands.h"
+#include "train/commands/loaded_model.h"
+#include "train/evaluation.h"
+
+namespace meshfold::train {
+
+absl::Status RunEval(const EvalOptions& options) {
+  MF_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(options.source));
+  ScopedExecContext scope(loaded.runtime->context());
+  MF_ASSIGN_OR_RETURN(EvalBatch batch,
+                      ReadEvalBatch(options.tokens_path, loaded.model.config.vocab_size));
+  MF_ASSIGN_OR_RETURN(EvalResult result,
+                      EvaluateBatch(*loaded.model.layers, loaded.model.family, batch,
+                                    !options.out_path.empty()));
+  if (!options.out_path.empty()) {
+    MF_RETURN_IF_ERROR(WriteSafetensors(options.out_path, result.tensors));
+  }
+  nlohmann::json line = {{"loss", result.loss}, {"tokens", result.tokens}};
+  std::printf("%s\n", line.dump().c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace meshfold::train

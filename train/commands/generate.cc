@@ -1,0 +1,52 @@
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/data/tokenizer.h"
+#include "train/commands/commands.h"
+#include "train/commands/loaded_model.h"
+#include "train/generation.h"
+
+namespace meshfold::train {
+
+absl::Status RunGenerate(const GenerateCommandOptions& options) {
+  MF_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(options.source));
+  ScopedExecContext scope(loaded.runtime->context());
+  GenerateOptions generate;
+  generate.max_new_tokens = options.max_new_tokens;
+  generate.temperature = options.temperature;
+  generate.top_k = options.top_k;
+  generate.seed = options.seed;
+  generate.max_position = loaded.model.config.max_position;
+  if (!options.prompt_ids.empty()) {
+    // Ids in, ids out: the model's tokenizer lives elsewhere.
+    auto emit = [](int32_t id) {
+      std::printf("%d ", id);
+      std::fflush(stdout);
+    };
+    MF_RETURN_IF_ERROR(
+        Generate(*loaded.model.layers, options.prompt_ids, generate, emit).status());
+    std::printf("\n");
+    return absl::OkStatus();
+  }
+  ByteTokenizer tokenizer;
+  if (loaded.model.config.vocab_size != tokenizer.vocab_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the model's vocabulary has ", loaded.model.config.vocab_size,
+        " ids, not the 256 of bytes: tokenize elsewhere and give --prompt-ids"));
+  }
+  std::vector<int32_t> prompt = tokenizer.Encode(options.prompt);
+  if (prompt.empty()) prompt = {*tokenizer.eos()};
+  generate.eos = tokenizer.eos();
+  std::printf("%s", options.prompt.c_str());
+  auto emit = [&](int32_t id) {
+    if (id == generate.eos) return;
+    std::fputc(id, stdout);
+    std::fflush(stdout);
+  };
+  MF_RETURN_IF_ERROR(Generate(*loaded.model.layers, prompt, generate, emit).status());
+  std::printf("\n");
+  return absl::OkStatus();
+}
+
+}  // namespace meshfold::train

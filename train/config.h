@@ -1,0 +1,161 @@
+// Config: everything a user can set, as plain data. The keys are declared in config.cc, once each.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/tensor/dtype.h"
+#include "models/model_config.h"
+#include "train/progress_mode.h"
+
+namespace meshfold::train {
+
+struct RunSection {
+  std::string name = "run";
+  std::string dir;  // empty: runs/<name>
+  int64_t seed = 1234;
+};
+
+// models::ModelConfig as users write it. 0 in head_dim and vocab_size means "derive it".
+struct ModelSection {
+  std::string hf;  // Hugging Face directory: architecture and weights
+  DType dtype = DType::kF32;
+  std::string family = "qwen3_moe";
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 256;
+  int64_t num_layers = 4;
+  int64_t num_heads = 4;
+  int64_t num_kv_heads = 2;
+  int64_t head_dim = 0;
+  int64_t intermediate_size = 1024;
+  int64_t max_position = 4096;
+  double norm_eps = 1e-6;
+  bool tie_embeddings = false;
+  int64_t sliding_window = 0;
+  std::string qk_norm = "auto";
+  double clip_qkv = 0.0;
+  bool attention_bias = false;
+  bool mlp_bias = false;
+  std::vector<int64_t> dense_layers;
+  double initializer_range = 0.02;
+  models::RopeConfig rope;
+};
+
+struct MoeSection {
+  models::MoeConfig options;
+  std::string planner = "static_ep";
+};
+
+struct DataSource {
+  std::string path;
+  double weight = 1.0;
+};
+
+struct DataSection {
+  std::string source;               // one source of weight 1 ...
+  std::vector<DataSource> sources;  // ... or several
+  std::string tokenizer = "byte";
+  int64_t sequence_length = 256;
+  bool document_mask = true;
+  std::string packing = "stream";
+  double validation_fraction = 0.0;
+  bool shuffle = true;
+};
+
+struct TrainSection {
+  int64_t steps = 100;
+  int64_t global_batch_size = 8;
+  int64_t micro_batch_size = 0;
+  int64_t eval_interval = 0;
+  int64_t eval_batches = 0;
+  int64_t log_interval = 10;
+};
+
+struct OptimizerSection {
+  std::string name = "adamw";
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  double weight_decay = 0.1;
+  double momentum = 0.0;
+  double clip_norm = 1.0;
+  bool master_weights = true;
+};
+
+struct ScheduleSection {
+  std::string name = "cosine";
+  int64_t warmup_steps = 0;
+  int64_t decay_steps = 0;
+  double min_lr_ratio = 0.1;
+};
+
+struct ParallelSection {
+  int64_t data = 0;  // 0: auto
+  int64_t tensor = 1, expert = 1, expert_tensor = 1, pipeline = 1, context = 1, ulysses = 1;
+  bool sequence = false;
+  int64_t zero_stage = 0;
+};
+
+struct MemorySection {
+  int64_t device_limit = 0;
+};
+
+struct CheckpointSection {
+  std::string dir;  // empty: run.dir/checkpoints
+  int64_t interval = 0;
+  int64_t keep = 0;
+};
+
+struct MonitorSection {
+  ProgressMode progress = ProgressMode::kAuto;
+};
+
+struct RuntimeSection {
+  int64_t threads = 0;
+};
+
+struct Config {
+  RunSection run;
+  ModelSection model;
+  MoeSection moe;
+  DataSection data;
+  TrainSection train;
+  OptimizerSection optimizer;
+  ScheduleSection schedule;
+  ParallelSection parallel;
+  MemorySection memory;
+  CheckpointSection checkpoint;
+  MonitorSection monitor;
+  RuntimeSection runtime;
+};
+
+// Reads YAML, applies "section.key=value" overrides, fills derived values and checks that keys fit
+// together. InvalidArgument, one sentence with place and values, for anything wrong; NotFound for a
+// missing file. `source` leads the messages.
+absl::StatusOr<Config> LoadConfig(const std::string& path,
+                                  const std::vector<std::string>& overrides);
+absl::StatusOr<Config> ParseConfig(const std::string& text, const std::string& source,
+                                   const std::vector<std::string>& overrides);
+
+// Checks of keys against each other; ParseConfig has done it already.
+absl::Status Validate(const Config& config);
+
+// InvalidArgument with both numbers unless the parallel sizes multiply to `world` ranks and are
+// supported.
+absl::Status ValidateParallel(const ParallelSection& parallel, int64_t world);
+
+// The architecture that the keys describe (model.hf not looked at).
+models::ModelConfig ToModelConfig(const Config& config);
+// `config` with an architecture written out in its keys and model.hf empty: what a checkpoint saves.
+Config WithModel(Config config, const models::ModelConfig& model);
+
+// Every key with its value; parsing it gives the same config.
+std::string ResolvedYaml(const Config& config);
+// Every key with type, default, range and meaning: Markdown.
+std::string ConfigDoc();
+// JSON Schema, for editors.
+std::string ConfigJsonSchema();
+
+}  // namespace meshfold::train

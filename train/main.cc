@@ -1,0 +1,127 @@
+// The `meshfold` command: parses arguments and runs a subcommand (train/commands).
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "train/commands/commands.h"
+
+namespace meshfold::train {
+namespace {
+
+using Runner = std::function<absl::Status()>;
+
+void AddSource(CLI::App* command, ModelSource& source) {
+  command->add_option("--checkpoint", source.checkpoint,
+                      "checkpoint, or a run directory (its newest checkpoint)");
+  command->add_option("--hf", source.hf, "Hugging Face model directory");
+  command->add_option("--set", source.overrides, "override a config key: section.key=value")
+      ->allow_extra_args(false);
+}
+
+void AddTrain(CLI::App& app, Runner& run) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = app.add_subcommand("train", "train a model as a config describes");
+  command->add_option("config", options->config_path, "YAML file")->required();
+  command->add_option("--set", options->overrides, "override a config key: section.key=value")
+      ->allow_extra_args(false);
+  command->add_option("--resume", options->resume, "auto, none or a checkpoint directory")
+      ->capture_default_str();
+  command->callback([&run, options] { run = [options] { return RunTrain(*options); }; });
+}
+
+void AddEval(CLI::App& app, Runner& run) {
+  auto options = std::make_shared<EvalOptions>();
+  CLI::App* command = app.add_subcommand("eval", "loss, logits and gradients on given tokens");
+  AddSource(command, options->source);
+  command->add_option("--tokens", options->tokens_path, "safetensors with input_ids, labels")
+      ->required();
+  command->add_option("--out", options->out_path, "safetensors to write logits and gradients to");
+  command->callback([&run, options] { run = [options] { return RunEval(*options); }; });
+}
+
+void AddGenerate(CLI::App& app, Runner& run) {
+  auto options = std::make_shared<GenerateCommandOptions>();
+  CLI::App* command = app.add_subcommand("generate", "continue a text");
+  AddSource(command, options->source);
+  command->add_option("--prompt", options->prompt, "text to continue");
+  command->add_option("--prompt-ids", options->prompt_ids, "token ids instead of a text")
+      ->delimiter(',');
+  command->add_option("--max-new-tokens", options->max_new_tokens)->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0: the most likely token")
+      ->capture_default_str();
+  command->add_option("--top-k", options->top_k, "sample among the k most likely; 0: all")
+      ->capture_default_str();
+  command->add_option("--seed", options->seed)->capture_default_str();
+  command->callback([&run, options] { run = [options] { return RunGenerate(*options); }; });
+}
+
+void AddConvert(CLI::App& app, Runner& run) {
+  auto options = std::make_shared<ConvertOptions>();
+  CLI::App* command = app.add_subcommand("convert", "between checkpoints and Hugging Face");
+  command->add_option("--to", options->to, "hf or meshfold")->required();
+  command->add_option("in", options->in_dir, "directory to read")->required();
+  command->add_option("out", options->out_dir, "directory to write")->required();
+  command->add_option("--experts", options->expert_form, "split or fused (hf)")
+      ->capture_default_str();
+  command->add_option("--max-shard-bytes", options->max_shard_bytes)->capture_default_str();
+  command->callback([&run, options] { run = [options] { return RunConvert(*options); }; });
+}
+
+void AddConfig(CLI::App& app, Runner& run) {
+  auto options = std::make_shared<ConfigOptions>();
+  CLI::App* command = app.add_subcommand("config", "the config's keys, schema and resolved form");
+  command->add_flag("--doc", options->doc, "every key with type, default and meaning (Markdown)");
+  command->add_flag("--schema", options->schema, "JSON Schema for editors");
+  command->add_option("--resolve", options->resolve_path, "print a config with all defaults");
+  command->add_option("--set", options->overrides, "override a config key: section.key=value")
+      ->allow_extra_args(false);
+  command->callback([&run, options] { run = [options] { return RunConfig(*options); }; });
+}
+
+void AddInspect(CLI::App& app, Runner& run) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = app.add_subcommand("inspect", "what a checkpoint, model or file holds");
+  command->add_option("path", options->path)->required();
+  command->callback([&run, options] { run = [options] { return RunInspect(*options); }; });
+}
+
+void AddBench(CLI::App& app, Runner& run) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* command = app.add_subcommand("bench", "training steps of a fixed shape");
+  command->add_option("shape", options->shape, "M or S")->capture_default_str();
+  command->add_option("--threads", options->threads)->capture_default_str();
+  command->add_option("--steps", options->steps)->capture_default_str();
+  command->add_flag("--serve", options->serve, "answer step N, gemm and quit on standard input");
+  command->callback([&run, options] { run = [options] { return RunBench(*options); }; });
+}
+
+void AddDoctor(CLI::App& app, Runner& run) {
+  CLI::App* command = app.add_subcommand("doctor", "what this machine is and how fast");
+  command->callback([&run] { run = [] { return RunDoctor(); }; });
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("meshfold: distributed training of mixture-of-experts language models");
+  app.require_subcommand(1);
+  Runner run;
+  AddTrain(app, run);
+  AddEval(app, run);
+  AddGenerate(app, run);
+  AddConvert(app, run);
+  AddConfig(app, run);
+  AddInspect(app, run);
+  AddBench(app, run);
+  AddDoctor(app, run);
+  CLI11_PARSE(app, argc, argv);
+  absl::Status status = run();
+  if (status.ok()) return 0;
+  std::fflush(stdout);
+  std::fprintf(stderr, "meshfold: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace meshfold::train
+
+int main(int argc, char** argv) { return meshfold::train::Main(argc, argv); }

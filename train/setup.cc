@@ -1,0 +1,125 @@
+#include "train/setup.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/nn/init.h"
+#include "models/decoder.h"
+#include "models/hf_io.h"
+
+namespace meshfold::train {
+namespace {
+
+// The architecture alone: of the Hugging Face directory or of the config's own keys.
+absl::StatusOr<models::ModelConfig> Architecture(const Config& config, int64_t data_vocab) {
+  models::ModelConfig model = ToModelConfig(config);
+  if (!config.model.hf.empty()) {
+    models::ModelConfig run_choices = model;
+    MF_ASSIGN_OR_RETURN(model, models::ReadHfConfig(config.model.hf));
+    // What a file does not decide: how this run trains it.
+    model.moe.aux_loss_coefficient = run_choices.moe.aux_loss_coefficient;
+    model.moe.z_loss_coefficient = run_choices.moe.z_loss_coefficient;
+    model.moe.capacity_factor = run_choices.moe.capacity_factor;
+    model.moe.dispatcher = run_choices.moe.dispatcher;
+  }
+  if (model.vocab_size == 0) model.vocab_size = data_vocab;
+  if (data_vocab > model.vocab_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the data has token ids up to ", data_vocab - 1,
+                     ", model.vocab_size is ", model.vocab_size));
+  }
+  return model;
+}
+
+absl::StatusOr<BuiltModel> BuildLayers(models::ModelConfig config, DType dtype) {
+  BuiltModel built;
+  built.config = std::move(config);
+  MF_ASSIGN_OR_RETURN(built.family, models::FamilyRegistry().Find(built.config.family));
+  MF_ASSIGN_OR_RETURN(built.layers, models::BuildDecoder(built.config));
+  built.layers->VisitParameters([&](Parameter& parameter) {
+    built.num_parameters += parameter.shape.numel();
+    // Router weights stay f32: rounded logits flip choices.
+    bool is_gate = absl::StrContains(parameter.name, ".gate.");
+    if (parameter.trained && !is_gate) parameter.dtype = dtype;
+  });
+  return built;
+}
+
+}  // namespace
+
+int64_t NumMicroBatches(const Config& config, int64_t num_data_parts) {
+  int64_t per_part = config.train.global_batch_size / num_data_parts;
+  if (config.train.micro_batch_size == 0) return 1;
+  return per_part / config.train.micro_batch_size;
+}
+
+RuntimeOptions RuntimeOf(const Config& config) {
+  RuntimeOptions options;
+  options.threads = static_cast<int>(config.runtime.threads);
+  options.device_limit = config.memory.device_limit;
+  return options;
+}
+
+absl::StatusOr<BuiltModel> BuildModelOutline(const Config& config, int64_t data_vocab) {
+  MF_ASSIGN_OR_RETURN(models::ModelConfig architecture, Architecture(config, data_vocab));
+  MF_ASSIGN_OR_RETURN(BuiltModel built, BuildLayers(architecture, config.model.dtype));
+  built.layers->VisitParameters([](Parameter& parameter) { Allocate(parameter); });
+  return built;
+}
+
+absl::StatusOr<BuiltModel> BuildModel(const Config& config, int64_t data_vocab) {
+  MF_ASSIGN_OR_RETURN(models::ModelConfig architecture, Architecture(config, data_vocab));
+  MF_ASSIGN_OR_RETURN(BuiltModel built, BuildLayers(architecture, config.model.dtype));
+  if (config.model.hf.empty()) {
+    Initialize(*built.layers, static_cast<uint64_t>(config.run.seed));
+    return built;
+  }
+  MF_ASSIGN_OR_RETURN(models::HfDirectory directory, models::OpenHf(config.model.hf));
+  MF_RETURN_IF_ERROR(models::LoadHfWeights(directory, *built.layers, config.model.dtype));
+  return built;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const Config& config) {
+  if (config.data.tokenizer == "none") return std::unique_ptr<Tokenizer>();
+  if (config.data.tokenizer == "byte") {
+    return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.tokenizer is '", config.data.tokenizer, "'; known: byte, none"));
+}
+
+absl::StatusOr<BuiltData> BuildData(const Config& config, int64_t part, int64_t num_parts,
+                                    Logger& logger) {
+  BuiltData data;
+  MF_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, MakeTokenizer(config));
+  if (tokenizer != nullptr) data.vocab_size = tokenizer->vocab_size();
+  std::vector<DataSource> sources = config.data.sources;
+  if (!config.data.source.empty()) sources.push_back({config.data.source, 1.0});
+  if (sources.empty()) return data;  // the caller brings batches
+  std::vector<WeightedDataset> datasets;
+  for (const DataSource& source : sources) {
+    MF_ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset, OpenDataset(source.path));
+    datasets.push_back({std::move(dataset), source.weight});
+  }
+  LoaderOptions options;
+  options.packing = {.seq_length = config.data.sequence_length,
+                     .mode = config.data.packing == "document" ? PackingMode::kDocument
+                                                               : PackingMode::kStream,
+                     .document_mask = config.data.document_mask};
+  options.global_batch_size = config.train.global_batch_size;
+  options.num_micro_batches = NumMicroBatches(config, num_parts);
+  options.data_part = part;
+  options.num_data_parts = num_parts;
+  options.seed = static_cast<uint64_t>(config.run.seed);
+  options.shuffle = config.data.shuffle;
+  options.validation_fraction = config.data.validation_fraction;
+  options.vocab_size = config.model.vocab_size;
+  MF_ASSIGN_OR_RETURN(data.loader, Loader::Create(std::move(datasets), options));
+  logger.Info(data.loader->Summary());
+  return data;
+}
+
+}  // namespace meshfold::train

@@ -1,0 +1,337 @@
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/status_macros.h"
+#include "core/io/file.h"
+#include "optim/lr_schedule.h"
+#include "parallel/checkpoint.h"
+#include "parallel/grad_norm.h"
+#include "parallel/train_state.h"
+#include "train/flops.h"
+#include "train/monitor.h"
+
+namespace meshfold::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+optim::OptimizerOptions OptimizerOf(const Config& config) {
+  optim::OptimizerOptions options;
+  options.rule = config.optimizer.name;
+  options.rule_options = {.beta1 = config.optimizer.beta1,
+                          .beta2 = config.optimizer.beta2,
+                          .eps = config.optimizer.eps,
+                          .momentum = config.optimizer.momentum};
+  options.weight_decay = config.optimizer.weight_decay;
+  options.master_weights = config.optimizer.master_weights;
+  return options;
+}
+
+optim::ScheduleConfig ScheduleOf(const Config& config) {
+  optim::ScheduleConfig schedule;
+  schedule.name = config.schedule.name;
+  schedule.peak_lr = config.optimizer.lr;
+  schedule.total_steps = config.train.steps;
+  schedule.warmup_steps = config.schedule.warmup_steps;
+  schedule.decay_steps = config.schedule.decay_steps;
+  schedule.min_lr_ratio = config.schedule.min_lr_ratio;
+  return schedule;
+}
+
+// Counted over the whole step: targets for the loss's divisor, positions without padding.
+struct BatchCounts {
+  int64_t valid = 0, tokens = 0;
+};
+
+int64_t TokensOf(const MicroBatch& micro_batch) {
+  return static_cast<int64_t>(micro_batch.tokens.size()) - micro_batch.num_padding;
+}
+
+BatchCounts CountBatch(const GlobalBatch& batch) {
+  BatchCounts counts;
+  for (const MicroBatch& micro_batch : batch.micro_batches) {
+    for (int32_t target : micro_batch.targets) counts.valid += target >= 0 ? 1 : 0;
+    counts.tokens += TokensOf(micro_batch);
+  }
+  return counts;
+}
+
+StepContext::Options OptionsOf(const MicroBatch& micro_batch, const BatchCounts& counts,
+                               bool training) {
+  StepContext::Options options;
+  options.training = training;
+  // A batch without a counted target has loss 0 and gradient 0.
+  options.loss_scale = counts.valid > 0 ? 1.0 / static_cast<double>(counts.valid) : 0.0;
+  options.token_weight = counts.tokens > 0 ? static_cast<double>(TokensOf(micro_batch)) /
+                                                 static_cast<double>(counts.tokens)
+                                           : 0.0;
+  return options;
+}
+
+PackedBatch ToPackedBatch(const MicroBatch& micro_batch) {
+  return MakePackedBatch(micro_batch.tokens, micro_batch.targets, micro_batch.cu_seqlens,
+                         micro_batch.is_padding);
+}
+
+double ReadScalar(const Tensor& scalar) {
+  float value;
+  AwaitOnHost(*CurrentBackend().CopyToHost(scalar, &value));
+  return value;
+}
+
+}  // namespace
+
+std::string CheckpointRoot(const Config& config) {
+  if (!config.checkpoint.dir.empty()) return config.checkpoint.dir;
+  return JoinPath(config.run.dir, "checkpoints");
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Config& config,
+                                                         const ResumeOptions& resume,
+                                                         Logger& logger) {
+  std::unique_ptr<Trainer> trainer(new Trainer(config, logger));
+  MF_RETURN_IF_ERROR(trainer->Build());
+  MF_RETURN_IF_ERROR(trainer->Restore(resume));
+  return trainer;
+}
+
+Trainer::~Trainer() = default;
+
+absl::Status Trainer::Build() {
+  MF_ASSIGN_OR_RETURN(runtime_, Runtime::Create(RuntimeOf(config_)));
+  ScopedExecContext scope(runtime_->context());
+  MF_RETURN_IF_ERROR(optim::Validate(ScheduleOf(config_)));
+  MF_ASSIGN_OR_RETURN(data_, BuildData(config_, 0, 1, logger_));
+  MF_ASSIGN_OR_RETURN(model_, BuildModel(config_, data_.vocab_size));
+  parameters_ = ParametersOf(*model_.layers);
+  MF_ASSIGN_OR_RETURN(optimizer_, optim::Optimizer::Create(OptimizerOf(config_), parameters_));
+  stage_ = std::make_unique<parallel::Stage>(*model_.layers);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Restore(const ResumeOptions& resume) {
+  if (resume.from == "none") return absl::OkStatus();
+  if (resume.from != "auto") return Load(resume.from);
+  absl::StatusOr<std::string> latest = parallel::LatestCheckpoint(CheckpointRoot(config_));
+  if (absl::IsNotFound(latest.status())) return absl::OkStatus();
+  MF_RETURN_IF_ERROR(latest.status());
+  return Load(*latest);
+}
+
+absl::StatusOr<StepMetrics> Trainer::Step() {
+  if (data_.loader == nullptr) {
+    return absl::FailedPreconditionError("[Step] the config has no data source: pass a batch");
+  }
+  MF_ASSIGN_OR_RETURN(GlobalBatch batch, data_.loader->Next());
+  return RunStep(batch);
+}
+
+absl::StatusOr<StepMetrics> Trainer::Step(const GlobalBatch& batch) { return RunStep(batch); }
+
+absl::StatusOr<StepMetrics> Trainer::RunStep(const GlobalBatch& batch) {
+  ScopedExecContext scope(runtime_->context());
+  Clock::time_point start = Clock::now();
+  runtime_->allocator().ResetPeak();
+  StepMetrics metrics;
+  metrics.step = step() + 1;
+  metrics.lr = optim::LearningRate(ScheduleOf(config_), step());
+  MF_RETURN_IF_ERROR(ForwardBackward(batch, metrics));
+  MF_RETURN_IF_ERROR(parallel::CatchStatus([&] {
+    metrics.grad_norm = parallel::GradNorm(parameters_);
+    if (!std::isfinite(metrics.grad_norm) || !std::isfinite(metrics.loss)) {
+      throw StatusError(absl::InternalError(
+          absl::StrFormat("[Step] step %d: loss %g, gradient norm %g; training cannot go on",
+                          metrics.step, metrics.loss, metrics.grad_norm)));
+    }
+    optimizer_->Step(metrics.lr, parallel::ClipScale(metrics.grad_norm, config_.optimizer.clip_norm));
+    model_.layers->OnStepEnd(contexts_);
+  }));
+  contexts_.clear();
+  metrics.step_seconds = metrics.compute_seconds = SecondsSince(start);
+  metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_seconds;
+  metrics.memory_peak_bytes = runtime_->allocator().stats().peak_live_bytes;
+  if (gemm_rate_ > 0.0) {
+    double flops = 0.0;
+    for (const MicroBatch& m : batch.micro_batches) {
+      flops += TrainingFlops(model_.config, m.cu_seqlens);
+    }
+    metrics.mfu = flops / metrics.step_seconds / gemm_rate_;
+  }
+  return metrics;
+}
+
+absl::Status Trainer::ForwardBackward(const GlobalBatch& batch, StepMetrics& metrics) {
+  BatchCounts counts = CountBatch(batch);
+  metrics.tokens = counts.tokens;
+  int64_t num_micro_batches = static_cast<int64_t>(batch.micro_batches.size());
+  stage_->BeginStep(num_micro_batches);
+  contexts_.clear();
+  for (int64_t m = 0; m < num_micro_batches; ++m) {
+    const MicroBatch& micro_batch = batch.micro_batches[static_cast<size_t>(m)];
+    contexts_.push_back(std::make_unique<StepContext>(ToPackedBatch(micro_batch),
+                                                      OptionsOf(micro_batch, counts, true)));
+    MF_RETURN_IF_ERROR(stage_->Forward(m, *contexts_.back()));
+    MF_RETURN_IF_ERROR(stage_->Backward(m));
+  }
+  return parallel::CatchStatus([&] {
+    SumLosses(num_micro_batches, metrics);
+    SumExpertLoads(metrics);
+  });
+}
+
+void Trainer::SumLosses(int64_t num_micro_batches, StepMetrics& metrics) {
+  for (int64_t m = 0; m < num_micro_batches; ++m) metrics.lm_loss += ReadScalar(stage_->loss(m));
+  for (const auto& context : contexts_) {
+    for (const StepContext::AttachedLoss& attached : context->attached_losses()) {
+      (attached.name == "z_loss" ? metrics.z_loss : metrics.aux_loss) += ReadScalar(attached.value);
+    }
+  }
+  metrics.loss = metrics.lm_loss + metrics.aux_loss + metrics.z_loss;
+}
+
+void Trainer::SumExpertLoads(StepMetrics& metrics) {
+  std::map<std::string, std::vector<int64_t>> load_by_layer;
+  for (const auto& context : contexts_) {
+    for (const ExpertCounts& counts : context->expert_counts()) {
+      std::vector<int32_t> routed(static_cast<size_t>(counts.routed.numel())), kept = routed;
+      AwaitOnHost(*CurrentBackend().CopyToHost(counts.routed, routed.data()));
+      AwaitOnHost(*CurrentBackend().CopyToHost(counts.kept, kept.data()));
+      std::vector<int64_t>& load = load_by_layer[counts.layer];
+      load.resize(routed.size());
+      for (size_t e = 0; e < routed.size(); ++e) {
+        load[e] += routed[e];
+        metrics.dropped_tokens += routed[e] - kept[e];
+      }
+    }
+  }
+  // The mean over layers of each statistic.
+  for (const auto& [layer, load] : load_by_layer) {
+    moe::LoadStatistics statistics = moe::StatisticsOf(load);
+    double weight = 1.0 / static_cast<double>(load_by_layer.size());
+    metrics.has_experts = true;
+    metrics.load_max_over_mean += weight * statistics.max_over_mean;
+    metrics.load_min += weight * statistics.min;
+    metrics.load_p50 += weight * statistics.p50;
+    metrics.load_p95 += weight * statistics.p95;
+  }
+}
+
+absl::StatusOr<ValidationResult> Trainer::Validate(int64_t max_batches) {
+  if (data_.loader == nullptr || data_.loader->num_validation_batches() == 0) {
+    return absl::FailedPreconditionError(
+        "[Validate] no validation data: set data.validation_fraction above 0");
+  }
+  ScopedExecContext scope(runtime_->context());
+  int64_t num_batches = data_.loader->num_validation_batches();
+  if (max_batches > 0) num_batches = std::min(num_batches, max_batches);
+  ValidationResult result;
+  double sum = 0.0;
+  for (int64_t i = 0; i < num_batches; ++i) {
+    MF_ASSIGN_OR_RETURN(GlobalBatch batch, data_.loader->ValidationBatch(i));
+    result.samples += batch.num_samples;
+    for (const MicroBatch& micro_batch : batch.micro_batches) {
+      StepContext::Options options;
+      options.training = false;
+      result.tokens += micro_batch.num_valid;
+      MF_RETURN_IF_ERROR(parallel::CatchStatus([&] {
+        ScopedGradMode no_grad(GradMode::kNoGrad);
+        StepContext context(ToPackedBatch(micro_batch), options);
+        Variable loss = (*model_.layers)(Variable(), context);
+        sum += ReadScalar(loss.data());
+      }));
+    }
+  }
+  result.loss = result.tokens > 0 ? sum / static_cast<double>(result.tokens) : 0.0;
+  return result;
+}
+
+absl::StatusOr<std::string> Trainer::Save() {
+  ScopedExecContext scope(runtime_->context());
+  parallel::CheckpointState state;
+  state.step = step();
+  state.config_yaml = ResolvedYaml(WithModel(config_, model_.config));
+  if (data_.loader != nullptr) {
+    LoaderState loader = data_.loader->state();
+    state.integers["loader.consumed_samples"] = loader.consumed_samples;
+    state.integers["loader.fingerprint"] = static_cast<int64_t>(loader.fingerprint);
+  }
+  MF_ASSIGN_OR_RETURN(last_checkpoint_,
+                      parallel::SaveTrainingState(CheckpointRoot(config_), *model_.layers,
+                                                  optimizer_.get(), state,
+                                                  {.keep = config_.checkpoint.keep}));
+  return last_checkpoint_;
+}
+
+absl::Status Trainer::Load(const std::string& directory) {
+  ScopedExecContext scope(runtime_->context());
+  MF_ASSIGN_OR_RETURN(parallel::CheckpointState state,
+                      parallel::LoadTrainingState(directory, *model_.layers, optimizer_.get()));
+  if (data_.loader != nullptr) {
+    LoaderState loader;
+    loader.consumed_samples = state.integers["loader.consumed_samples"];
+    loader.fingerprint = static_cast<uint64_t>(state.integers["loader.fingerprint"]);
+    MF_RETURN_IF_ERROR(data_.loader->Restore(loader));
+  }
+  last_checkpoint_ = directory;
+  logger_.Info(absl::StrCat("resumed from ", directory, " at step ", step()));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Run() {
+  MF_RETURN_IF_ERROR(MakeDirs(config_.run.dir));
+  MF_RETURN_IF_ERROR(logger_.OpenFile(JoinPath(config_.run.dir, "log.txt")));
+  MF_RETURN_IF_ERROR(WriteFile(JoinPath(config_.run.dir, "config.yaml"), ResolvedYaml(config_)));
+  MF_ASSIGN_OR_RETURN(std::unique_ptr<MetricsWriter> writer,
+                      MetricsWriter::Open(JoinPath(config_.run.dir, "metrics.jsonl"), step()));
+  gemm_rate_ = runtime_->MeasureGemmRate();
+  logger_.Info(absl::StrFormat(
+      "%s parameters, %d thread%s, GEMM rate %.1f GFLOP/s, %s",
+      absl::StrCat(model_.num_parameters), runtime_->threads(), runtime_->threads() == 1 ? "" : "s",
+      gemm_rate_ * 1e-9, data_.loader->Summary()));
+  ProgressLine progress(config_.monitor.progress, logger_, config_.train.log_interval);
+  while (step() < config_.train.steps) {
+    MF_ASSIGN_OR_RETURN(StepMetrics metrics, Step());
+    progress.Update({.step = metrics.step,
+                     .total_steps = config_.train.steps,
+                     .loss = metrics.loss,
+                     .tokens_per_second = metrics.tokens_per_second,
+                     .mfu = metrics.mfu,
+                     .step_seconds = metrics.step_seconds});
+    MF_RETURN_IF_ERROR(writer->Write(ToJson(metrics)));
+    bool last = step() == config_.train.steps;
+    int64_t eval_interval = config_.train.eval_interval;
+    if (data_.loader->num_validation_batches() > 0 &&
+        (last || (eval_interval > 0 && step() % eval_interval == 0))) {
+      progress.Finish();
+      MF_RETURN_IF_ERROR(ValidateInto(*writer));
+    }
+    int64_t save_interval = config_.checkpoint.interval;
+    if (last || (save_interval > 0 && step() % save_interval == 0)) {
+      progress.Finish();
+      MF_RETURN_IF_ERROR(Save().status());
+      logger_.Info(absl::StrCat("saved ", last_checkpoint_));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::ValidateInto(MetricsWriter& writer) {
+  MF_ASSIGN_OR_RETURN(ValidationResult result, Validate(config_.train.eval_batches));
+  logger_.Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens", step(), result.loss,
+                               result.tokens));
+  return writer.Write({{"step", step()},
+                       {"validation_loss", result.loss},
+                       {"validation_tokens", result.tokens},
+                       {"validation_samples", result.samples}});
+}
+
+}  // namespace meshfold::train

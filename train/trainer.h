@@ -1,0 +1,98 @@
+// Trainer: one training run on one rank. Owns runtime, model, optimizer and loader.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/log.h"
+#include "core/data/loader.h"
+#include "optim/optimizer.h"
+#include "parallel/stage.h"
+#include "train/config.h"
+#include "train/metrics.h"
+#include "train/runtime.h"
+#include "train/setup.h"
+
+namespace meshfold::train {
+
+// Where a run begins: "auto" (the newest checkpoint of run.dir, else anew), "none", or a checkpoint
+// directory.
+struct ResumeOptions {
+  std::string from = "auto";
+};
+
+struct ValidationResult {
+  double loss = 0.0;    // language-model loss, mean over all counted targets
+  int64_t tokens = 0;   // counted targets
+  int64_t samples = 0;
+};
+
+// Single-threaded from outside; its methods enter the runtime's context themselves. Errors are
+// Status with one sentence; after an error in Step the run cannot go on.
+class Trainer {
+ public:
+  // Validates the config, builds everything, and restores a checkpoint as `resume` says. `logger`
+  // must outlive the trainer. Writes nothing.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Config& config,
+                                                         const ResumeOptions& resume,
+                                                         Logger& logger);
+  ~Trainer();
+
+  // One optimizer step on the loader's next batch, or on a batch of the caller's (sizes are the
+  // caller's; num_valid is counted here).
+  absl::StatusOr<StepMetrics> Step();
+  absl::StatusOr<StepMetrics> Step(const GlobalBatch& batch);
+
+  // Steps until config.train.steps, writing run.dir: config.yaml, metrics.jsonl, log.txt,
+  // checkpoints; validates and saves when due, and at the end.
+  absl::Status Run();
+
+  // Loss over the whole validation split, or over at most `max_batches` batches of it (0: all).
+  absl::StatusOr<ValidationResult> Validate(int64_t max_batches);
+
+  // Saves weights, moments, step and loader position into run.dir/checkpoints; returns the path.
+  absl::StatusOr<std::string> Save();
+  // Restores all of it from a checkpoint directory.
+  absl::Status Load(const std::string& directory);
+
+  int64_t step() const { return optimizer_->num_steps(); }
+  const Config& config() const { return config_; }
+  BuiltModel& model() { return model_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  Runtime& runtime() { return *runtime_; }
+  Loader* loader() { return data_.loader.get(); }
+  const std::string& last_checkpoint() const { return last_checkpoint_; }
+
+ private:
+  Trainer(const Config& config, Logger& logger) : config_(config), logger_(logger) {}
+  absl::Status Build();
+  absl::Status Restore(const ResumeOptions& resume);
+  absl::StatusOr<StepMetrics> RunStep(const GlobalBatch& batch);
+  absl::Status ForwardBackward(const GlobalBatch& batch, StepMetrics& metrics);
+  absl::Status AfterStep(const StepMetrics& metrics, MetricsWriter& writer);
+  absl::Status ValidateInto(MetricsWriter& writer);
+  void SumLosses(int64_t num_micro_batches, StepMetrics& metrics);
+  void SumExpertLoads(StepMetrics& metrics);
+
+  Config config_;
+  Logger& logger_;
+  std::unique_ptr<Runtime> runtime_;  // declared first: everything else holds its memory
+  BuiltData data_;
+  BuiltModel model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::vector<Parameter*> parameters_;
+  std::unique_ptr<parallel::Stage> stage_;
+  std::vector<std::unique_ptr<StepContext>> contexts_;  // of the step in progress
+  double gemm_rate_ = 0.0;                              // FLOP/s, 0: not measured
+  std::string last_checkpoint_;
+};
+
+// run.dir/checkpoints, or checkpoint.dir where that is set.
+std::string CheckpointRoot(const Config& config);
+
+}  // namespace meshfold::train
