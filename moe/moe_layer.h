@@ -1,0 +1,80 @@
+// The mixture-of-experts layer: router, plan, dispatch, experts, combine, shared experts, losses.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/nn/mlp.h"
+#include "core/nn/module.h"
+#include "moe/count_exchange.h"
+#include "moe/dispatcher.h"
+#include "moe/expert_plan.h"
+#include "moe/experts.h"
+#include "moe/options.h"
+#include "moe/router.h"
+
+namespace meshfold::moe {
+
+// y_TD = sum over chosen e of w_te Expert_e(x_t) + Shared(x_t). A token without rows (padding, all
+// copies dropped) gets Shared alone, or zeros: its residual path carries it on.
+//
+// Parameters <name>.gate.weight, <name>.experts.{gate_up,down} and, where asked for,
+// <name>.gate.score_correction_bias and <name>.shared_experts.{gate_up,down}.weight.
+//
+// In training it attaches, weighted with StepContext token_weight so that the micro-batches and
+// ranks of a step add up to means over its tokens:
+//   "aux_loss"  coefficient * E * sum_e f_e P_e (moe/balance.h),
+//   "z_loss"    coefficient * mean over tokens of logsumexp(logits_t)^2 (Zoph et al. 2022, eq. 5),
+// and in every mode it adds ExpertCounts under <name>. Padding tokens count in none of them.
+class MoeLayer : public Module {
+ public:
+  // StatusError: InvalidArgument from Validate or the router, NotFound for unknown names.
+  MoeLayer(const std::string& name, const MoeOptions& options);
+
+  void VisitParameters(ParameterVisitor visit) override;
+
+  // Moves the balancing bias by the load of the step's micro-batches on all ranks. Collective where
+  // the options have a bias_update_rate.
+  void OnStepEnd(absl::Span<const std::unique_ptr<StepContext>> contexts) override;
+
+  // For axes.
+  const std::string& name() const { return name_; }
+  const MoeOptions& options() const { return options_; }
+  Router& router() { return *router_; }
+  RoutedExperts& experts() { return experts_; }
+  SwiGluMlp* shared_experts() { return shared_experts_.get(); }  // null without
+  void set_dispatcher(std::unique_ptr<Dispatcher> dispatcher) {
+    dispatcher_ = std::move(dispatcher);
+  }
+  void set_count_exchange(std::unique_ptr<CountExchange> exchange) {
+    count_exchange_ = std::move(exchange);
+  }
+
+ protected:
+  Variable Forward(const Variable& x_TD, StepContext& context) override;
+
+ private:
+  // Losses of one micro-batch, undefined where their coefficient is 0.
+  struct Losses {
+    Variable aux, z;
+  };
+  Losses ComputeLosses(const Routing& routing, const SortedTokens& sorted,
+                       const SharedCounts& counts, const StepContext& context) const;
+  // Drops rows beyond the capacity, if there is one; counts.group_RE is then what is kept.
+  void ApplyCapacity(const Tensor& ids_TK, const StepContext& context, SortedTokens& sorted,
+                     SharedCounts& counts) const;
+  Variable RunExperts(const Variable& x_TD, const DispatchInput& input, StepContext& context);
+
+  std::string name_;
+  MoeOptions options_;
+  std::unique_ptr<Router> router_;
+  Planner planner_;
+  std::unique_ptr<Dispatcher> dispatcher_;
+  std::unique_ptr<CountExchange> count_exchange_;
+  RoutedExperts experts_;
+  std::unique_ptr<SwiGluMlp> shared_experts_;
+};
+
+}  // namespace meshfold::moe
