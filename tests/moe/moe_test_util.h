@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/autograd/engine.h"
+#include "core/base/check.h"
 #include "core/base/exec_context.h"
 #include "core/nn/step_context.h"
 #include "moe/moe_layer.h"
@@ -68,6 +69,28 @@ inline std::unique_ptr<StepContext> MakeContext(const reference::MoeProblem& pro
   }
   return std::make_unique<StepContext>(
       batch, StepContext::Options{.token_weight = problem.token_weight, .training = training});
+}
+
+// A layer with both losses.
+inline MoeOptions BaseOptions() {
+  return {.hidden_size = 16,
+          .num_experts = 8,
+          .top_k = 2,
+          .expert_size = 12,
+          .aux_loss_coefficient = 0.5,
+          .z_loss_coefficient = 0.25};
+}
+
+// A problem whose routes rounding cannot change, whatever the options do to its scores.
+inline reference::MoeProblem SafeProblem(const MoeOptions& options, int64_t num_tokens,
+                                         const std::vector<uint8_t>& valid_T = {}) {
+  for (uint64_t seed = 1; seed < 50; ++seed) {
+    reference::MoeProblem problem = reference::RandomProblem(options, num_tokens, seed);
+    problem.valid_T = valid_T;
+    if (reference::Forward(problem).min_gap > 1e-4) return problem;
+  }
+  MF_CHECK(false) << " no seed gives clear routes";
+  return {};
 }
 
 // What one forward and backward of a layer gave.
