@@ -1,0 +1,30 @@
+#include "core/nn/init.h"
+
+#include "core/backend/backend.h"
+#include "core/base/rng.h"
+
+namespace meshfold {
+
+void Allocate(Parameter& parameter) {
+  parameter.value.SetData(Tensor::Empty(parameter.shape, parameter.dtype));
+}
+
+void Initialize(Parameter& parameter, uint64_t seed) {
+  Allocate(parameter);
+  const Tensor& data = parameter.value.data();
+  if (parameter.init.kind == InitSpec::Kind::kConstant) {
+    CurrentBackend().Fill(parameter.init.value, data);
+    return;
+  }
+  // 16-bit parameters are rounded from the f32 draw, so that they equal f32 masters rounded.
+  Tensor drawn = data.dtype() == DType::kF32 ? data : Tensor::Empty(parameter.shape);
+  RngKey key = MakeRngKey(seed, parameter.name);
+  CurrentBackend().RandomNormal(key, 0, 0.0, parameter.init.value, drawn);
+  if (data.dtype() != DType::kF32) CurrentBackend().Copy(drawn, data);
+}
+
+void Initialize(Module& module, uint64_t seed) {
+  module.VisitParameters([seed](Parameter& parameter) { Initialize(parameter, seed); });
+}
+
+}  // namespace meshfold
