@@ -28,14 +28,14 @@ constexpr double kTolerance = 1e-6;
 constexpr double kGradScale = 0.5;
 
 struct StepCase {
-  Shape shape;
+  int64_t rows, cols;
   DType param_dtype = DType::kF32;
 };
 
 class OptimizerStepTest : public ::testing::TestWithParam<StepCase> {
  protected:
   bool has_master() const { return GetParam().param_dtype != DType::kF32; }
-  const Shape& shape() const { return GetParam().shape; }
+  Shape shape() const { return {GetParam().rows, GetParam().cols}; }
   Tensor Param(Padding padding) const {
     return RandomTensor("param", shape(), {.padding = padding});
   }
@@ -69,10 +69,10 @@ class OptimizerStepTest : public ::testing::TestWithParam<StepCase> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Shapes, OptimizerStepTest,
-                         ::testing::Values(StepCase{{0}}, StepCase{{1}}, StepCase{{3, 33}},
-                                           StepCase{{129, 517}}, StepCase{{3, 5000}},
-                                           StepCase{{130, 513}, DType::kBF16},
-                                           StepCase{{7, 9001}, DType::kF16}));
+                         ::testing::Values(StepCase{0, 4}, StepCase{1, 1}, StepCase{3, 33},
+                                           StepCase{129, 517}, StepCase{3, 5000},
+                                           StepCase{130, 513, DType::kBF16},
+                                           StepCase{7, 9001, DType::kF16}));
 
 TEST_P(OptimizerStepTest, AdamW) {
   ForEachVariant(
@@ -154,6 +154,35 @@ TEST(OptimizerStepEdgeTest, FirstAdamStepIsTheLearningRate) {
       },
       [&](const std::vector<Tensor>& out) {
         ExpectClose(out[0], {-0.1, 0.1}, 2e-7);
+      });
+}
+
+// A parameter without gradient must not keep its moments among the subnormal numbers, where every
+// operation is slow; and NaN must not be flushed away.
+TEST(OptimizerStepEdgeTest, IdleMomentsReachZero) {
+  const double nan = std::nan("");
+  ForEachVariant(
+      [&](Padding) {
+        AdamWArgs args;
+        args.param = MakeTensor({1, 1, 1}, {3});
+        args.grad = MakeTensor({0, 0, nan}, {3});
+        args.m = MakeTensor({1.2e-38, -1.2e-38, 0}, {3});
+        args.v = MakeTensor({1.1755e-38, 1e-20, 0}, {3});
+        args.lr = 0.1;
+        args.step = 1000;
+        CurrentBackend().AdamW(args);
+        SgdArgs sgd;
+        sgd.param = MakeTensor({1, 1, 1}, {3});
+        sgd.grad = args.grad;
+        sgd.momentum_buffer = MakeTensor({1.2e-38, -1.2e-38, 0}, {3});
+        sgd.momentum = 0.9;
+        CurrentBackend().Sgd(sgd);
+        return std::vector<Tensor>{args.m, args.v, sgd.momentum_buffer};
+      },
+      [&](const std::vector<Tensor>& out) {
+        ExpectClose(out[0], {0, 0, nan}, 0, "m");
+        ExpectClose(out[1], {0, 0.999e-20, nan}, 1e-6, "v");
+        ExpectClose(out[2], {0, 0, nan}, 0, "momentum buffer");
       });
 }
 

@@ -111,17 +111,17 @@ TEST_P(SoftmaxTest, SquaredLogSumExpAndBackward) {
 }
 
 TEST(SoftmaxEdgeTest, LargeAndMaskedLogits) {
-  const Vec x = {1e4, -1e4, 1e4, -kInf, 0, -kInf, 88, -88, 3e38, -3e38, 0, 0};
+  const Vec x = {1e4, -1e4, 1e4, -kInf, 0, -kInf, 88, -88, 3e38, -3e38, 0, 0, -900, -900, -kInf};
   ForEachVariant(
       [&](Padding) {
-        const Tensor y = UnwrittenTensor({4, 3}), lse = UnwrittenTensor({4});
-        CurrentBackend().Softmax(MakeTensor(x, {4, 3}), y);
-        CurrentBackend().LogSumExp(MakeTensor(x, {4, 3}), lse);
+        const Tensor y = UnwrittenTensor({5, 3}), lse = UnwrittenTensor({5});
+        CurrentBackend().Softmax(MakeTensor(x, {5, 3}), y);
+        CurrentBackend().LogSumExp(MakeTensor(x, {5, 3}), lse);
         return std::vector<Tensor>{y, lse};
       },
       [&](const std::vector<Tensor>& out) {
-        ExpectClose(out[0], {0.5, 0, 0.5, 0, 1, 0, 0, 0, 1, 0, 0.5, 0.5}, 1e-6);
-        ExpectClose(out[1], {1e4 + std::log(2), 0, 3e38, std::log(2)}, 1e-6);
+        ExpectClose(out[0], {0.5, 0, 0.5, 0, 1, 0, 0, 0, 1, 0, 0.5, 0.5, 0.5, 0.5, 0}, 1e-6);
+        ExpectClose(out[1], {1e4 + std::log(2), 0, 3e38, std::log(2), -900 + std::log(2)}, 1e-6);
       });
 }
 
