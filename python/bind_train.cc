@@ -179,9 +179,13 @@ class PyTrainer {
   static void LoadParameter(Parameter& parameter, const py::handle& value) {
     using FloatArray = py::array_t<float, py::array::c_style | py::array::forcecast>;
     FloatArray array = FloatArray::ensure(value);
-    Shape shape;
-    if (array) shape = Shape(std::vector<int64_t>(array.shape(), array.shape() + array.ndim()));
-    if (!array || shape != parameter.shape) {
+    if (!array) {
+      throw py::value_error(
+          absl::StrCat("[load_state_dict] '", parameter.name, "' is not an array of numbers"));
+    }
+    std::vector<int64_t> dims(array.shape(), array.shape() + array.ndim());
+    const Shape shape(dims);
+    if (shape != parameter.shape) {
       throw py::value_error(absl::StrCat("[load_state_dict] '", parameter.name, "' has shape ",
                                          shape.ToString(), ", wanted ",
                                          parameter.shape.ToString()));

@@ -1,4 +1,5 @@
-// Config: everything a user can set, as plain data. The keys are declared in config.cc, once each.
+// Config: everything a user can set, as plain data. The keys are declared in config_keys.cc, once
+// each; `meshfold config --doc` shows them all.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "core/tensor/dtype.h"
 #include "models/model_config.h"
 #include "train/progress_mode.h"
@@ -14,22 +17,22 @@
 namespace meshfold::train {
 
 struct RunSection {
-  std::string name = "run";
-  std::string dir;  // empty: runs/<name>
+  std::string name = "run";  // LoadConfig: the file's name without its ending, unless given
+  std::string dir;           // ParseConfig makes it runs/<name> when empty
   int64_t seed = 1234;
 };
 
-// models::ModelConfig as users write it. 0 in head_dim and vocab_size means "derive it".
+// models::ModelConfig as users write it.
 struct ModelSection {
   std::string hf;  // Hugging Face directory: architecture and weights
   DType dtype = DType::kF32;
   std::string family = "qwen3_moe";
-  int64_t vocab_size = 0;
+  int64_t vocab_size = 0;  // 0: that of the data
   int64_t hidden_size = 256;
   int64_t num_layers = 4;
   int64_t num_heads = 4;
   int64_t num_kv_heads = 2;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;  // 0: hidden_size / num_heads
   int64_t intermediate_size = 1024;
   int64_t max_position = 4096;
   double norm_eps = 1e-6;
@@ -68,7 +71,7 @@ struct DataSection {
 struct TrainSection {
   int64_t steps = 100;
   int64_t global_batch_size = 8;
-  int64_t micro_batch_size = 0;
+  int64_t micro_batch_size = 0;  // 0: the whole batch
   int64_t eval_interval = 0;
   int64_t eval_batches = 0;
   int64_t log_interval = 10;
@@ -131,31 +134,33 @@ struct Config {
   RuntimeSection runtime;
 };
 
-// Reads YAML, applies "section.key=value" overrides, fills derived values and checks that keys fit
-// together. InvalidArgument, one sentence with place and values, for anything wrong; NotFound for a
-// missing file. `source` leads the messages.
+// Reads YAML, applies "section.key=value" overrides in order, fills derived values and checks that
+// keys fit together. InvalidArgument, one sentence with place and values, for anything wrong;
+// NotFound for a missing file. `place` leads the messages, with the line.
 absl::StatusOr<Config> LoadConfig(const std::string& path,
-                                  const std::vector<std::string>& overrides);
-absl::StatusOr<Config> ParseConfig(const std::string& text, const std::string& source,
-                                   const std::vector<std::string>& overrides);
+                                  absl::Span<const std::string> overrides = {});
+absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view place,
+                                   absl::Span<const std::string> overrides = {});
 
 // Checks of keys against each other; ParseConfig has done it already.
 absl::Status Validate(const Config& config);
 
-// InvalidArgument with both numbers unless the parallel sizes multiply to `world` ranks and are
-// supported.
-absl::Status ValidateParallel(const ParallelSection& parallel, int64_t world);
+// InvalidArgument with both numbers unless the parallel sizes multiply to `world` ranks and the
+// experts can be dealt out evenly.
+absl::Status ValidateParallel(const Config& config, int64_t world);
 
-// The architecture that the keys describe (model.hf not looked at).
+// The architecture that the keys describe (model.hf not looked at). A vocab_size of 0 stays 0 until
+// the data is known.
 models::ModelConfig ToModelConfig(const Config& config);
-// `config` with an architecture written out in its keys and model.hf empty: what a checkpoint saves.
+// `config` with an architecture written out in its keys and model.hf empty: what a checkpoint
+// saves.
 Config WithModel(Config config, const models::ModelConfig& model);
 
 // Every key with its value; parsing it gives the same config.
 std::string ResolvedYaml(const Config& config);
-// Every key with type, default, range and meaning: Markdown.
+// Every key with type, unit, default, range and meaning: Markdown.
 std::string ConfigDoc();
-// JSON Schema, for editors.
+// JSON Schema, draft 2020-12, by which editors complete and check a config.
 std::string ConfigJsonSchema();
 
 }  // namespace meshfold::train

@@ -1,143 +1,169 @@
-// Declarations of YAML keys: each key once, with type, unit, default, range and one sentence. From
-// them come parsing, the key table, the JSON Schema, the resolved file and all error texts.
+// Schema: the YAML keys of a config, each declared once with place, type, unit, range and one
+// sentence, and bound to the variable that it fills. That declaration yields parsing, the key
+// table, the JSON Schema, the resolved file and every error text.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
-#include "yaml-cpp/yaml.h"
 
 namespace meshfold::train {
 
-// Where a value was written, for messages: "my.yaml:12", "--set".
-struct Place {
-  std::string source;
-  int line = 0;  // from 1; 0: none
-  std::string ToString() const;
-};
+class Schema;
 
-// One key, bound to the variable that it fills.
-struct Field {
-  std::string section, key;
-  std::string type;             // "integer", "number", "true or false", "string", "one of ...", ...
-  std::string unit;             // "steps", "bytes", ...; may be empty
-  std::string range;            // "at least 1"; may be empty
-  std::string doc;              // one sentence
-  nlohmann::json schema;        // JSON Schema of the value
-  // Reads a value; the message says only what is wrong with it ("'x' is not a number").
-  std::function<absl::Status(const YAML::Node&)> parse;
-  // The present value as YAML, and as JSON for the schema's default.
-  std::function<std::string()> to_yaml;
-  std::function<nlohmann::json()> to_json;
+// One declared key. The functions below add to a declaration and return the key, to be chained:
+//   schema.Float("lr", &lr, "Peak learning rate.").AtLeast(0).AtMost(10);
+struct Key {
+  // A word of a fixed set, as an index into `names`.
+  struct Choice {
+    std::function<size_t()> get;
+    std::function<void(size_t)> set;
+  };
+  // A list of small records; `declare(i, schema)` binds the keys of entry i, or of an example past
+  // the last one.
+  struct Records {
+    std::function<size_t()> size;
+    std::function<void(size_t)> resize;
+    std::function<void(size_t, Schema&)> declare;
+  };
+  struct Bytes {
+    int64_t* value;
+  };
 
-  std::string path() const { return section + "." + key; }
-};
-
-struct IntRange {
-  int64_t min = std::numeric_limits<int64_t>::min();
-  int64_t max = std::numeric_limits<int64_t>::max();
-};
-
-struct FloatRange {
+  std::string section;   // "parallel.zero"; empty in a record
+  std::string name;      // "stage"
+  std::string sentence;  // what it means
+  std::variant<bool*, int64_t*, double*, std::string*, Bytes, std::vector<int64_t>*, Choice,
+               Records>
+      field;
+  std::string unit;                   // "steps"; empty: none
+  std::vector<std::string> names;     // of a Choice: all; of a string: known ones, others pass
+  std::vector<std::string> synonyms;  // what other frameworks call it: for suggestions only
+  std::string word;                   // "auto": accepted for an integer and stored as 0
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  bool exclude_min = false;
+  bool min_is_open = false, max_is_open = false;  // the bound itself is outside
+
+  Key& AtLeast(double value);
+  Key& AtMost(double value);
+  Key& Above(double value);
+  Key& Below(double value);
+  Key& Unit(std::string text);
+  Key& Names(std::vector<std::string> known);
+  Key& Synonyms(std::vector<std::string> others);
+  Key& Word(std::string text);
+
+  std::string path() const;       // "parallel.zero.stage"
+  std::string TypeText() const;   // "whole number or auto", "one of cosine, linear"
+  std::string RangeText() const;  // "at least 0", "above 0 and at most 1"; empty: no bounds
+  std::string ValueText() const;  // the variable's value as one line of YAML
+  nlohmann::json ValueJson() const;
 };
 
-// A set of keys bound to one config object, in the order declared.
+// Keys bound to one object, in order of declaration; bound variables must outlive the schema.
 class Schema {
  public:
-  // Starts a section; the keys declared next belong to it.
-  void Section(const std::string& name, const std::string& doc);
+  Schema() = default;
+  Schema(const Schema&) = delete;
+  Schema& operator=(const Schema&) = delete;
 
-  void Bool(const std::string& key, bool* value, const std::string& doc);
-  void Int(const std::string& key, int64_t* value, IntRange range, const std::string& unit,
-           const std::string& doc);
-  // An integer, or the word "auto", which is stored as 0.
-  void IntOrAuto(const std::string& key, int64_t* value, IntRange range, const std::string& doc);
-  // Bytes: an integer, or one with a unit: "512MiB", "4GiB".
-  void Bytes(const std::string& key, int64_t* value, const std::string& doc);
-  void Float(const std::string& key, double* value, FloatRange range, const std::string& unit,
-             const std::string& doc);
-  void String(const std::string& key, std::string* value, const std::string& doc);
-  void IntList(const std::string& key, std::vector<int64_t>* value, const std::string& doc);
-  // A word of a fixed set.
+  // Starts a section, "parallel" or, inside the one before it, "parallel.zero". The keys declared
+  // next belong to it. Before the first one they stand at the root.
+  void Section(std::string path, std::string sentence);
+
+  Key& Bool(std::string name, bool* field, std::string sentence);
+  Key& Int(std::string name, int64_t* field, std::string sentence);
+  Key& Float(std::string name, double* field, std::string sentence);
+  Key& String(std::string name, std::string* field, std::string sentence);
+  // A size as memory::ParseBytes reads it.
+  Key& Bytes(std::string name, int64_t* field, std::string sentence);
+  Key& IntList(std::string name, std::vector<int64_t>* field, std::string sentence);
   template <typename T>
-  void Enum(const std::string& key, T* value, std::vector<std::pair<std::string, T>> choices,
-            const std::string& doc);
-  // Anything else.
-  void Custom(Field field);
+  Key& Choice(std::string name, T* field, std::vector<std::pair<std::string, T>> choices,
+              std::string sentence);
+  template <typename T>
+  Key& Records(std::string name, std::vector<T>* field, void (*declare)(T&, Schema&),
+               std::string sentence);
 
-  // Fills the bound variables. `place.source` leads the messages. InvalidArgument for an unknown
-  // section or key (naming the nearest), a repeated key, a wrong type, a value out of range.
-  absl::Status Parse(const YAML::Node& root, const std::string& source) const;
-  // "section.key=value", value as YAML.
-  absl::Status ParseOverride(const std::string& assignment) const;
+  // Fills the bound variables from a YAML text; keys that are absent keep their values. `place`
+  // leads the messages, with the line: "my.yaml:12: ...". InvalidArgument for text that is no YAML
+  // or larger than any config, an unknown key (naming the nearest one), a repeated key, a value of
+  // another type or out of range. Variables are partly filled after an error.
+  absl::Status Read(absl::string_view yaml, absl::string_view place);
+  // "optimizer.lr=2e-5". A string is taken as it stands; lists are YAML. Messages start with
+  // "--set".
+  absl::Status Set(absl::string_view assignment);
+  // Whether Read or Set has filled the key.
+  bool IsGiven(absl::string_view path) const;
 
-  std::string ToYaml() const;
-  // Markdown: a table a section.
-  std::string ToDoc() const;
-  nlohmann::json ToJsonSchema() const;
+  std::string ToYaml() const;           // every key with its value
+  std::string ToMarkdown() const;       // a table a section
+  nlohmann::json ToJsonSchema() const;  // draft 2020-12, of the whole file
+  nlohmann::json ObjectSchema() const;  // the same without the header: for a record
+
+  struct SectionInfo {
+    std::string path, sentence;
+  };
+  const std::vector<SectionInfo>& sections() const { return sections_; }
+  const std::deque<Key>& keys() const { return keys_; }
+  const Key* Find(absl::string_view section, absl::string_view name) const;
+  bool HasSection(absl::string_view path) const;
+  void MarkGiven(std::string path) { given_.push_back(std::move(path)); }
 
  private:
-  struct SectionInfo {
-    std::string name, doc;
-  };
-  const Field* Find(absl::string_view section, absl::string_view key) const;
-  absl::Status UnknownKey(const Place& place, const std::string& path) const;
-  absl::Status ParseField(const Field& field, const YAML::Node& value, const Place& place) const;
-  void Add(const std::string& key, Field field);
+  Key& Add(std::string name, decltype(Key::field) field, std::string sentence);
 
   std::vector<SectionInfo> sections_;
-  std::vector<Field> fields_;
+  std::deque<Key> keys_;
+  std::vector<std::string> given_;
 };
 
-// `text` as a YAML document: InvalidArgument with source and line for a syntax error.
-absl::Status LoadYaml(const std::string& text, const std::string& source, YAML::Node* root);
+// "a.b" from "a" and "b", "b" from "" and "b".
+std::string JoinPath(absl::string_view section, absl::string_view name);
 
-// The shortest decimal that reads back as `value`: "2e-05", "0.1".
-std::string FormatFloat(double value);
-
-// The names among `known` nearest to `name` by edit distance; empty when nothing is near.
-std::string NearestName(const std::string& name, const std::vector<std::string>& known);
+// The shortest decimal that reads back as `value`: "2e-05", "0.1", "1.0".
+std::string FloatText(double value);
 
 template <typename T>
-void Schema::Enum(const std::string& key, T* value,
-                  std::vector<std::pair<std::string, T>> choices, const std::string& doc) {
-  Field field;
+Key& Schema::Choice(std::string name, T* field, std::vector<std::pair<std::string, T>> choices,
+                    std::string sentence) {
   std::vector<std::string> names;
-  for (const auto& choice : choices) names.push_back(choice.first);
-  field.type = "one of ";
-  for (size_t i = 0; i < names.size(); ++i) field.type += (i == 0 ? "" : ", ") + names[i];
-  field.doc = doc;
-  field.schema = {{"enum", names}};
-  std::string type = field.type;
-  field.parse = [=](const YAML::Node& node) {
-    if (node.IsScalar()) {
-      for (const auto& choice : choices) {
-        if (node.Scalar() != choice.first) continue;
-        *value = choice.second;
-        return absl::OkStatus();
-      }
+  std::vector<T> values;
+  for (auto& [word, value] : choices) {
+    names.push_back(word);
+    values.push_back(value);
+  }
+  auto get = [field, values] {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (*field == values[i]) return i;
     }
-    std::string shown = node.IsScalar() ? "'" + node.Scalar() + "'" : "the value";
-    return absl::InvalidArgumentError(shown + " is not " + type);
+    return values.size();
   };
-  field.to_yaml = [=] {
-    for (const auto& choice : choices) {
-      if (*value == choice.second) return choice.first;
-    }
-    return std::string("?");
-  };
-  field.to_json = [to_yaml = field.to_yaml] { return nlohmann::json(to_yaml()); };
-  Add(key, std::move(field));
+  auto set = [field, values](size_t i) { *field = values[i]; };
+  return Add(std::move(name), Key::Choice{get, set}, std::move(sentence)).Names(std::move(names));
+}
+
+template <typename T>
+Key& Schema::Records(std::string name, std::vector<T>* field, void (*declare)(T&, Schema&),
+                     std::string sentence) {
+  return Add(std::move(name),
+             Key::Records{[field] { return field->size(); },
+                          [field](size_t size) { field->assign(size, T()); },
+                          [field, declare, example = std::make_shared<T>()](size_t i, Schema& s) {
+                            declare(i < field->size() ? (*field)[i] : *example, s);
+                          }},
+             std::move(sentence));
 }
 
 }  // namespace meshfold::train

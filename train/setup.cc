@@ -91,8 +91,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const Config& config) {
       absl::StrCat("data.tokenizer is '", config.data.tokenizer, "'; known: byte, none"));
 }
 
-absl::StatusOr<BuiltData> BuildData(const Config& config, int64_t part, int64_t num_parts,
-                                    Logger& logger) {
+absl::StatusOr<BuiltData> BuildData(const Config& config, int64_t part, int64_t num_parts) {
   BuiltData data;
   MF_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, MakeTokenizer(config));
   if (tokenizer != nullptr) data.vocab_size = tokenizer->vocab_size();
@@ -118,7 +117,7 @@ absl::StatusOr<BuiltData> BuildData(const Config& config, int64_t part, int64_t 
   options.validation_fraction = config.data.validation_fraction;
   options.vocab_size = config.model.vocab_size;
   MF_ASSIGN_OR_RETURN(data.loader, Loader::Create(std::move(datasets), options));
-  logger.Info(data.loader->Summary());
+
   return data;
 }
 

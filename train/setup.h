@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/log.h"
 #include "core/data/loader.h"
 #include "core/data/tokenizer.h"
 #include "core/nn/layer_stack.h"
@@ -43,8 +42,7 @@ struct BuiltData {
 };
 
 // Opens the sources of config.data for data part `part` of `num_parts`. Errors name the source.
-absl::StatusOr<BuiltData> BuildData(const Config& config, int64_t part, int64_t num_parts,
-                                    Logger& logger);
+absl::StatusOr<BuiltData> BuildData(const Config& config, int64_t part, int64_t num_parts);
 
 // The runtime that config.runtime and config.memory ask for.
 RuntimeOptions RuntimeOf(const Config& config);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
 #include "core/io/file.h"
 #include "optim/lr_schedule.h"
@@ -110,7 +111,7 @@ absl::Status Trainer::Build() {
   MF_ASSIGN_OR_RETURN(runtime_, Runtime::Create(RuntimeOf(config_)));
   ScopedExecContext scope(runtime_->context());
   MF_RETURN_IF_ERROR(optim::Validate(ScheduleOf(config_)));
-  MF_ASSIGN_OR_RETURN(data_, BuildData(config_, 0, 1, logger_));
+  MF_ASSIGN_OR_RETURN(data_, BuildData(config_, 0, 1));
   MF_ASSIGN_OR_RETURN(model_, BuildModel(config_, data_.vocab_size));
   parameters_ = ParametersOf(*model_.layers);
   MF_ASSIGN_OR_RETURN(optimizer_, optim::Optimizer::Create(OptimizerOf(config_), parameters_));
@@ -287,6 +288,10 @@ absl::Status Trainer::Load(const std::string& directory) {
 }
 
 absl::Status Trainer::Run() {
+  if (data_.loader == nullptr) {
+    return absl::InvalidArgumentError(
+        "data.source is empty: name a corpus, or \"python:stdlib\" for a first try");
+  }
   MF_RETURN_IF_ERROR(MakeDirs(config_.run.dir));
   MF_RETURN_IF_ERROR(logger_.OpenFile(JoinPath(config_.run.dir, "log.txt")));
   MF_RETURN_IF_ERROR(WriteFile(JoinPath(config_.run.dir, "config.yaml"), ResolvedYaml(config_)));
@@ -294,9 +299,9 @@ absl::Status Trainer::Run() {
                       MetricsWriter::Open(JoinPath(config_.run.dir, "metrics.jsonl"), step()));
   gemm_rate_ = runtime_->MeasureGemmRate();
   logger_.Info(absl::StrFormat(
-      "%s parameters, %d thread%s, GEMM rate %.1f GFLOP/s, %s",
-      absl::StrCat(model_.num_parameters), runtime_->threads(), runtime_->threads() == 1 ? "" : "s",
-      gemm_rate_ * 1e-9, data_.loader->Summary()));
+      "%d parameters, %d thread%s, GEMM rate %.1f GFLOP/s", model_.num_parameters,
+      runtime_->threads(), runtime_->threads() == 1 ? "" : "s", gemm_rate_ * 1e-9));
+  logger_.Info(absl::StripSuffix(data_.loader->Summary(), "\n"));
   ProgressLine progress(config_.monitor.progress, logger_, config_.train.log_interval);
   while (step() < config_.train.steps) {
     MF_ASSIGN_OR_RETURN(StepMetrics metrics, Step());

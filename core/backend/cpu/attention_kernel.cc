@@ -1,0 +1,171 @@
+#include "core/backend/cpu/attention_kernel.h"
+
+#include <algorithm>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/backend/cpu/attention_kernel.cc"
+#include "hwy/foreach_target.h"  // before highway.h
+#include "hwy/highway.h"
+// After it.
+#include "core/backend/cpu/matrix_kernel_exp-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace meshfold::HWY_NAMESPACE {
+namespace {
+
+// One vector of columns of a SoftmaxBlock.
+class ColumnVector {
+ public:
+  ColumnVector(const cpu::SoftmaxBlock& block, int64_t column)
+      : block_(block),
+        scores_(block.scores + column),
+        scale_(hn::Set(FloatTag(), block.scale)),
+        first_distance_(block.key_minus_position - column) {
+    // Keys at or before the first lane's position, and after the last lane's oldest.
+    const int64_t end = 1 - first_distance_;
+    const int64_t begin = block.window > 0 ? kFloatLanes - block.window - first_distance_ : 0;
+    whole_end_ = std::clamp<int64_t>(end, 0, block.keys);
+    whole_begin_ = std::clamp<int64_t>(begin, 0, whole_end_);
+  }
+
+  FloatVec Max(FloatVec max) const {
+    for (int64_t j = 0; j < whole_begin_; ++j) max = hn::Max(max, MaskedScore(j));
+    // Two chains, since a maximum waits four cycles for the one before.
+    FloatVec other = max;
+    int64_t j = whole_begin_;
+    for (; j + 2 <= whole_end_; j += 2) {
+      max = hn::Max(max, Score(j));
+      other = hn::Max(other, Score(j + 1));
+    }
+    if (j < whole_end_) max = hn::Max(max, Score(j));
+    for (j = whole_end_; j < block_.keys; ++j) max = hn::Max(max, MaskedScore(j));
+    return hn::Max(max, other);
+  }
+
+  // Replaces the scores by exponentials and returns their sum.
+  FloatVec Exponentiate(FloatVec shift) const {
+    FloatVec sum = hn::Zero(FloatTag());
+    for (int64_t j = 0; j < block_.keys; ++j) {
+      const bool whole = whole_begin_ <= j && j < whole_end_;
+      const FloatVec e = ShortExp(hn::Sub(whole ? Score(j) : MaskedScore(j), shift));
+      sum = hn::Add(sum, e);
+      hn::StoreU(e, FloatTag(), scores_ + j * block_.pitch);
+    }
+    return sum;
+  }
+
+ private:
+  HWY_INLINE FloatVec Score(int64_t j) const {
+    return hn::Mul(hn::LoadU(FloatTag(), scores_ + j * block_.pitch), scale_);
+  }
+  // -infinity in the lanes that do not see key j.
+  HWY_INLINE FloatVec MaskedScore(int64_t j) const {
+    const FloatTag d;
+    const FloatVec lane = hn::Iota(d, 0.0f);
+    const float first = static_cast<float>(first_distance_ + j);
+    auto sees = hn::Ge(lane, hn::Set(d, first));
+    if (block_.window > 0) {
+      const float last = static_cast<float>(first_distance_ + j + block_.window);
+      sees = hn::And(sees, hn::Lt(lane, hn::Set(d, last)));
+    }
+    return hn::IfThenElse(sees, Score(j), hn::Set(d, -std::numeric_limits<float>::infinity()));
+  }
+
+  const cpu::SoftmaxBlock& block_;
+  float* const scores_;
+  const FloatVec scale_;
+  const int64_t first_distance_;             // key 0 minus the position of lane 0
+  int64_t whole_begin_ = 0, whole_end_ = 0;  // keys that every lane sees
+};
+
+void SoftmaxColumns(const cpu::SoftmaxBlock& block) {
+  const FloatTag d;
+  const FloatVec lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  for (int64_t c = 0; c < block.columns; c += kFloatLanes) {
+    const ColumnVector column(block, c);
+    const FloatVec old_max = hn::LoadU(d, block.max + c);
+    const FloatVec max = column.Max(old_max);
+    // A column that has seen no key yet: any finite shift keeps its exponentials 0 and not NaN.
+    const FloatVec shift = hn::IfThenElse(hn::Eq(max, lowest), hn::Zero(d), max);
+    const FloatVec rescale = ShortExp(hn::Sub(old_max, shift));
+    const FloatVec sum = column.Exponentiate(shift);
+    hn::StoreU(max, d, block.max + c);
+    hn::StoreU(rescale, d, block.rescale + c);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, block.sum + c), rescale, sum), d, block.sum + c);
+  }
+}
+
+void SoftmaxGradient(const cpu::SoftmaxGradientRow& row) {
+  const FloatTag d;
+  const FloatVec scale = hn::Set(d, row.scale), lse = hn::Set(d, row.lse);
+  const FloatVec delta = hn::Set(d, row.delta);
+  std::fill(row.scores, row.scores + row.begin, 0.0f);
+  std::fill(row.gradients, row.gradients + row.begin, 0.0f);
+  VectorLoop(row.end - row.begin, [&](int64_t i, auto step) HWY_ATTR {
+    float* score = row.scores + row.begin + i;
+    float* gradient = row.gradients + row.begin + i;
+    const FloatVec p = ShortExp(hn::Sub(hn::Mul(step.Load(score), scale), lse));
+    step.Store(p, score);
+    step.Store(hn::Mul(hn::Mul(p, scale), hn::Sub(step.Load(gradient), delta)), gradient);
+  });
+  std::fill(row.scores + row.end, row.scores + row.keys, 0.0f);
+  std::fill(row.gradients + row.end, row.gradients + row.keys, 0.0f);
+}
+
+float DotOf(const float* a, const float* b, int64_t n) {
+  FloatVec sum = hn::Zero(FloatTag());
+  VectorLoop(n, [&](int64_t i, auto step)
+                    HWY_ATTR { sum = hn::MulAdd(step.Load(a + i), step.Load(b + i), sum); });
+  return SumLanes(sum);
+}
+
+void ScaleRun(float factor, const float* x, float* out, int64_t n) {
+  const FloatVec factors = hn::Set(FloatTag(), factor);
+  VectorLoop(n, [&](int64_t i, auto step)
+                    HWY_ATTR { step.Store(hn::Mul(factors, step.Load(x + i)), out + i); });
+}
+
+void AddRun(const float* x, float* out, int64_t n) {
+  VectorLoop(n, [&](int64_t i, auto step) HWY_ATTR {
+    step.Store(hn::Add(step.Load(out + i), step.Load(x + i)), out + i);
+  });
+}
+
+}  // namespace
+}  // namespace meshfold::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace meshfold {
+namespace {
+
+HWY_EXPORT(SoftmaxColumns);
+HWY_EXPORT(SoftmaxGradient);
+HWY_EXPORT(DotOf);
+HWY_EXPORT(ScaleRun);
+HWY_EXPORT(AddRun);
+
+}  // namespace
+
+namespace cpu {
+
+void SoftmaxOfColumns(const SoftmaxBlock& block) { HWY_DYNAMIC_DISPATCH(SoftmaxColumns)(block); }
+
+void SoftmaxGradientOfRow(const SoftmaxGradientRow& row) {
+  HWY_DYNAMIC_DISPATCH(SoftmaxGradient)(row);
+}
+
+float Dot(const float* a, const float* b, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(DotOf)(a, b, n);
+}
+
+void ScaleTo(float factor, const float* x, float* out, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(ScaleRun)(factor, x, out, n);
+}
+
+void AddTo(const float* x, float* out, int64_t n) { HWY_DYNAMIC_DISPATCH(AddRun)(x, out, n); }
+
+}  // namespace cpu
+}  // namespace meshfold
+#endif  // HWY_ONCE

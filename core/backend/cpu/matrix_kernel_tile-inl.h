@@ -1,0 +1,144 @@
+// The innermost loop of a matrix product: one tile of the result in registers. Compiled once for
+// each instruction set; include after foreach_target.h and highway.h.
+#if defined(MESHFOLD_CORE_BACKEND_CPU_MATRIX_KERNEL_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MESHFOLD_CORE_BACKEND_CPU_MATRIX_KERNEL_TILE_INL_H_
+#undef MESHFOLD_CORE_BACKEND_CPU_MATRIX_KERNEL_TILE_INL_H_
+#else
+#define MESHFOLD_CORE_BACKEND_CPU_MATRIX_KERNEL_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/backend/cpu/vector_math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace meshfold::HWY_NAMESPACE {
+
+// A tile is kTileRows x (kTileVecs vectors): all sums, one row of B and one broadcast element fill
+// the 32 registers of AVX-512 or the 16 of AVX2, with more multiply-adds in flight than their
+// latency times two ports.
+inline constexpr int kTileRows = HWY_MAX_BYTES == 64 ? 8 : 4;
+inline constexpr int kTileVecs = 3;
+
+// Cache lines that a tile fetches into the level-2 cache while it multiplies.
+struct LineStream {
+  const char* at;
+  int64_t step;  // bytes
+};
+
+struct TileArgs {
+  const float* a;  // element (i, p) at p * a_step + i
+  int64_t a_step;
+  const float* b;  // row p at p * b_step
+  int64_t b_step;
+  int64_t k;
+  float* out;
+  int64_t out_pitch;
+  bool accumulate;
+  LineStream fetch;
+};
+
+// Steps ahead of which a panel is fetched that is not packed: its rows lie too far apart for the
+// hardware to foresee the next.
+inline constexpr int64_t kDirectAhead = 4;
+
+template <int kRows, int kVecs, bool kDirect>
+HWY_INLINE void TileStep(const float* a, const float* b, int64_t b_step,
+                         FloatVec (&sum)[kRows][kVecs]) {
+  const FloatTag d;
+  FloatVec right[kVecs];
+#pragma GCC unroll 3
+  for (int j = 0; j < kVecs; ++j) {
+    right[j] = hn::LoadU(d, b + j * kFloatLanes);
+    if (kDirect) __builtin_prefetch(b + kDirectAhead * b_step + j * kFloatLanes, 0, 3);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    const FloatVec left = hn::Set(d, a[i]);
+#pragma GCC unroll 3
+    for (int j = 0; j < kVecs; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
+  }
+}
+
+// Lines that a whole tile has time to fetch: one for every two steps after the lines of the result.
+inline int64_t LinesPerTile(int64_t k, int64_t vecs) {
+  return std::max<int64_t>(0, k / 2 - kTileRows * vecs);
+}
+
+template <int kRows, int kVecs, bool kDirect>
+HWY_NOINLINE void Tile(const TileArgs& t) {
+  const FloatTag d;
+  FloatVec sum[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 3
+    for (int j = 0; j < kVecs; ++j) sum[i][j] = hn::Zero(d);
+  }
+  const float* a = t.a;
+  const float* b = t.b;
+  int64_t p = t.k;
+  for (int j = 0; j < kVecs && p >= 2 * kRows; ++j) {
+    const float* out = t.out + j * kFloatLanes;
+    for (int i = 0; i < kRows; ++i) {
+      __builtin_prefetch(out, 1, 3);
+      out += t.out_pitch;
+      TileStep<kRows, kVecs, kDirect>(a, b, t.b_step, sum);
+      TileStep<kRows, kVecs, kDirect>(a + t.a_step, b + t.b_step, t.b_step, sum);
+      a += 2 * t.a_step;
+      b += 2 * t.b_step;
+    }
+    p -= 2 * kRows;
+  }
+  LineStream fetch = t.fetch;
+  for (; p >= 2; p -= 2) {
+    __builtin_prefetch(fetch.at, 0, 2);
+    fetch.at += fetch.step;
+    TileStep<kRows, kVecs, kDirect>(a, b, t.b_step, sum);
+    TileStep<kRows, kVecs, kDirect>(a + t.a_step, b + t.b_step, t.b_step, sum);
+    a += 2 * t.a_step;
+    b += 2 * t.b_step;
+  }
+  if (p > 0) TileStep<kRows, kVecs, kDirect>(a, b, t.b_step, sum);
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    float* out = t.out + i * t.out_pitch;
+#pragma GCC unroll 3
+    for (int j = 0; j < kVecs; ++j) {
+      FloatVec result = sum[i][j];
+      if (t.accumulate) result = hn::Add(hn::LoadU(d, out + j * kFloatLanes), result);
+      hn::StoreU(result, d, out + j * kFloatLanes);
+    }
+  }
+}
+
+using TileFunction = void (*)(const TileArgs&);
+
+template <int kVecs, bool kDirect>
+HWY_INLINE TileFunction TileOfRows(int64_t rows) {
+  constexpr TileFunction kTiles[8] = {
+      &Tile<1, kVecs, kDirect>,
+      &Tile<2, kVecs, kDirect>,
+      &Tile<3, kVecs, kDirect>,
+      &Tile<4, kVecs, kDirect>,
+      &Tile<HWY_MIN(5, kTileRows), kVecs, kDirect>,
+      &Tile<HWY_MIN(6, kTileRows), kVecs, kDirect>,
+      &Tile<HWY_MIN(7, kTileRows), kVecs, kDirect>,
+      &Tile<HWY_MIN(8, kTileRows), kVecs, kDirect>,
+  };
+  return kTiles[rows - 1];
+}
+
+// The function for a tile of `rows` <= kTileRows and `vecs` <= kTileVecs; kDirect: B is not packed.
+template <bool kDirect>
+TileFunction SelectTile(int64_t rows, int64_t vecs) {
+  if (vecs == 3) return TileOfRows<3, kDirect>(rows);
+  if (vecs == 2) return TileOfRows<2, kDirect>(rows);
+  return TileOfRows<1, kDirect>(rows);
+}
+
+}  // namespace meshfold::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MESHFOLD_CORE_BACKEND_CPU_MATRIX_KERNEL_TILE_INL_H_

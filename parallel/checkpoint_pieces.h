@@ -1,0 +1,45 @@
+// Pieces of tensors in a checkpoint: where they lie, and the check that they tile their tensor.
+// Plain arithmetic on shapes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/shape.h"
+
+namespace meshfold::parallel {
+
+// Elements [flat_begin, flat_end), in row-major order, of the box [start, start + extent) of the
+// global tensor: shards on any dim and flat slices of shards can be described.
+struct CheckpointPiece {
+  std::string file;                    // name inside the checkpoint's directory
+  std::string key;                     // name inside the file
+  std::vector<int64_t> start, extent;  // one entry a dim
+  int64_t flat_begin = 0, flat_end = 0;
+  std::string checksum;  // of the piece's bytes: XXH3-64 as 16 hex digits
+};
+
+struct CheckpointTensorInfo {
+  DType dtype = DType::kF32;
+  Shape shape;  // global
+  std::vector<CheckpointPiece> pieces;
+};
+
+// InvalidArgument unless every element of the tensor is in exactly one piece: the parts of each box
+// cover it once, distinct boxes do not overlap, and all together they cover the tensor. Also for
+// sizes that overflow, more than 32 dims and more than 16384 boxes. The time depends on the number
+// of pieces only.
+absl::Status CheckTiling(const CheckpointTensorInfo& info);
+
+// Calls copy(global_flat, piece_flat, count) for each run of elements of `piece` that is contiguous
+// in the global tensor of `shape`, in the piece's order: a whole tensor, or a range of its rows, is
+// one run. The piece must lie inside the tensor.
+void ForEachRun(
+    const CheckpointPiece& piece, const Shape& shape,
+    absl::FunctionRef<void(int64_t global_flat, int64_t piece_flat, int64_t count)> copy);
+
+}  // namespace meshfold::parallel
