@@ -94,10 +94,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const Config& config) {
 absl::StatusOr<BuiltData> BuildData(const Config& config, int64_t part, int64_t num_parts) {
   BuiltData data;
   MF_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, MakeTokenizer(config));
-  if (tokenizer != nullptr) data.vocab_size = tokenizer->vocab_size();
   std::vector<DataSource> sources = config.data.sources;
   if (!config.data.source.empty()) sources.push_back({config.data.source, 1.0});
   if (sources.empty()) return data;  // the caller brings batches
+  if (tokenizer != nullptr) data.vocab_size = tokenizer->vocab_size();
   std::vector<WeightedDataset> datasets;
   for (const DataSource& source : sources) {
     MF_ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset, OpenDataset(source.path));

@@ -54,8 +54,8 @@ inline double Probabilities(const Vec& q, const Vec& k, const AttentionConfig& c
   p.clear();
   double max = -INFINITY, sum = 0;
   for (int64_t key : keys) {
-    p.push_back(c.scale * HeadDot(q, query * c.heads + head, k, key * c.kv_heads + kv_head,
-                                  c.head_dim));
+    p.push_back(c.scale *
+                HeadDot(q, query * c.heads + head, k, key * c.kv_heads + kv_head, c.head_dim));
     max = std::max(max, p.back());
   }
   for (double& z : p) sum += z = std::exp(z - max);

@@ -1,9 +1,8 @@
 // The attention reference against golden values (G6: 6 tokens, 4 heads, 2 KV heads; computed by
 // another program in f64) and finite differences.
-#include "tests/reference/attention.h"
-
 #include <gtest/gtest.h>
 
+#include "tests/reference/attention.h"
 #include "tests/testing/finite_difference.h"
 
 namespace meshfold::reference {

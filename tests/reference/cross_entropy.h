@@ -39,8 +39,8 @@ struct LinearCrossEntropyResult {
 };
 
 inline LinearCrossEntropyResult LinearCrossEntropy(const Vec& x, const Vec& weight,
-                                                   const std::vector<int32_t>& targets,
-                                                   int64_t dim, double scale) {
+                                                   const std::vector<int32_t>& targets, int64_t dim,
+                                                   double scale) {
   const int64_t vocab = NumRows(weight, dim);
   const Vec logits = Linear(x, weight, dim, vocab);
   const CrossEntropyResult loss = CrossEntropy(logits, targets, vocab, scale);

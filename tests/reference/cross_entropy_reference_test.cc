@@ -1,9 +1,8 @@
 // The cross-entropy reference against golden values (G5, computed by another program in f64) and
 // finite differences.
-#include "tests/reference/cross_entropy.h"
-
 #include <gtest/gtest.h>
 
+#include "tests/reference/cross_entropy.h"
 #include "tests/testing/finite_difference.h"
 
 namespace meshfold::reference {

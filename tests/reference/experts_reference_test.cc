@@ -1,9 +1,8 @@
 // The reference of the experts: SwiGLU golden values (G4, computed by another program in f64) and
 // finite differences.
-#include "tests/reference/experts.h"
-
 #include <gtest/gtest.h>
 
+#include "tests/reference/experts.h"
 #include "tests/testing/finite_difference.h"
 
 namespace meshfold::reference {

@@ -1,10 +1,11 @@
+#include "tests/reference/attention.h"
+
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/backend/backend.h"
-#include "tests/reference/attention.h"
 #include "tests/testing/expect_close.h"
 #include "tests/testing/finite_difference.h"
 #include "tests/testing/kernel_variants.h"
@@ -80,11 +81,11 @@ AttentionConfig Same(std::vector<int32_t> cu, int64_t heads, int64_t kv_heads, i
 INSTANTIATE_TEST_SUITE_P(
     Cases, AttentionTest,
     ::testing::Values(Same({0}, 1, 1, 4, 4), Same({0, 0, 1, 1, 4}, 2, 1, 4, 4),
-                      Same({0, 5, 6, 53, 53, 150}, 4, 2, 12, 20),
-                      Same({0, 129, 386}, 3, 1, 20, 12), Same({0, 300}, 2, 2, 64, 64),
-                      Same({0, 130, 131}, 2, 2, 68, 100, 9), Same({0, 1100}, 1, 1, 8, 4),
-                      Same({0, 40, 1340}, 2, 1, 6, 5, 300), Same({0, 600}, 1, 1, 5, 3, 513),
-                      Same({0, 70}, 4, 1, 16, 16, 1000), Same({0, 60}, 1, 1, 520, 24)));
+                      Same({0, 5, 6, 53, 53, 150}, 4, 2, 12, 20), Same({0, 129, 386}, 3, 1, 20, 12),
+                      Same({0, 300}, 2, 2, 64, 64), Same({0, 130, 131}, 2, 2, 68, 100, 9),
+                      Same({0, 1100}, 1, 1, 8, 4), Same({0, 40, 1340}, 2, 1, 6, 5, 300),
+                      Same({0, 600}, 1, 1, 5, 3, 513), Same({0, 70}, 4, 1, 16, 16, 1000),
+                      Same({0, 60}, 1, 1, 520, 24)));
 
 TEST_P(AttentionTest, ForwardAndBackwardMatchTheReference) {
   ForEachVariant(

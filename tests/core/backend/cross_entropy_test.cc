@@ -1,10 +1,11 @@
+#include "tests/reference/cross_entropy.h"
+
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <vector>
 
 #include "core/backend/backend.h"
-#include "tests/reference/cross_entropy.h"
 #include "tests/testing/expect_close.h"
 #include "tests/testing/finite_difference.h"
 #include "tests/testing/kernel_variants.h"
@@ -58,7 +59,8 @@ class CrossEntropyTest : public ::testing::TestWithParam<CrossEntropyCase> {};
 // Chunks have 2048 rows for small vocabularies and 128 for the largest.
 INSTANTIATE_TEST_SUITE_P(Shapes, CrossEntropyTest,
                          ::testing::Values(CrossEntropyCase{0, 5, 3}, CrossEntropyCase{1, 1, 4},
-                                           CrossEntropyCase{7, 13, 5}, CrossEntropyCase{67, 256, 20},
+                                           CrossEntropyCase{7, 13, 5},
+                                           CrossEntropyCase{67, 256, 20},
                                            CrossEntropyCase{2100, 17, 6},
                                            CrossEntropyCase{131, 33000, 3},
                                            CrossEntropyCase{40, 50, 24, DType::kBF16},

@@ -1,3 +1,5 @@
+#include "tests/reference/experts.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
@@ -5,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/backend/backend.h"
-#include "tests/reference/experts.h"
 #include "tests/testing/expect_close.h"
 #include "tests/testing/kernel_variants.h"
 #include "tests/testing/scoped_test_context.h"
@@ -118,8 +119,7 @@ TEST_P(ExpertsTest, ForwardAndBackwardMatchTheReference) {
         const Tensors t(GetParam());
         const auto tensors = ReferenceTensors(t, GetParam());
         const auto forward = reference::Experts(tensors);
-        const auto gradients =
-            reference::ExpertsBackward(tensors, ToVector<double>(t.backward.dy));
+        const auto gradients = reference::ExpertsBackward(tensors, ToVector<double>(t.backward.dy));
         ExpectClose(out[0], forward.hidden, kTolerance, "hidden");
         ExpectClose(out[1], forward.y, kTolerance, "y");
         ExpectClose(out[2], gradients.dx, kTolerance, "dx");

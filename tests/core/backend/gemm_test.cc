@@ -131,7 +131,8 @@ TEST(GemmEdgeTest, NaNAndInfinityPassThrough) {
   ScopedTestContext context;
   const double inf = INFINITY;
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    const Tensor a = MakeTensor({1, 0, 2, 0}, {4, 1}), b = MakeTensor({inf, 1, NAN, 3}, {4, 1}, dtype);
+    const Tensor a = MakeTensor({1, 0, 2, 0}, {4, 1}),
+                 b = MakeTensor({inf, 1, NAN, 3}, {4, 1}, dtype);
     const Tensor outer = UnwrittenTensor({4, 4});
     context.backend().Gemm({a, b, outer, false, true});
     ExpectClose(outer, {inf, 1, NAN, 3, NAN, 0, NAN, 0, inf, 2, NAN, 6, NAN, 0, NAN, 0}, 0);
