@@ -24,6 +24,7 @@ import sys
 
 PACKAGES = ["torch==2.15.0", "transformers==5.24.0", "numpy"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+OURS = ROOT / "bazel-bin/tests/bench/training_bench"
 STEPS_PER_ROUND = {"M": 1, "S": 8}
 
 
@@ -34,7 +35,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tuned", action="store_true", help="the peer at its best")
     parser.add_argument("--venv", type=pathlib.Path, default=ROOT / ".venv-peer")
-    parser.add_argument("--meshfold", default=str(ROOT / "bazel-bin/train/meshfold"))
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/bench_torch.json")
     return parser.parse_args()
 
@@ -54,8 +54,8 @@ def ensure_venv(venv: pathlib.Path) -> str:
 class Peer:
     """A program that answers a line of commands with a line of JSON."""
 
-    def __init__(self, command: list[str], waits_for_ready: bool):
-        environment = {**os.environ, "OMP_NUM_THREADS": command[command.index("--threads") + 1]}
+    def __init__(self, command: list[str], threads: int, waits_for_ready: bool):
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -80,29 +80,29 @@ class Peer:
 
 
 def measure(arguments: argparse.Namespace, python: str, shape: str, threads: int) -> dict:
-    ours = Peer(
-        [arguments.meshfold, "bench", shape, "--serve", "--threads", str(threads)], False
-    )
+    ours = Peer([str(OURS), shape, str(threads)], threads, waits_for_ready=False)
     peer_command = [python, str(ROOT / "tools/peer_torch_train.py"), "--serve"]
     peer_command += ["--shape", shape, "--threads", str(threads)]
     if not arguments.tuned:
         peer_command += ["--compile", "off", "--malloc", "default"]
-    peer = Peer(peer_command, True)
+    peer = Peer(peer_command, threads, waits_for_ready=True)
     steps = STEPS_PER_ROUND[shape]
     ours.ask("step 1")  # warm-up
     rows = []
     for _ in range(arguments.rounds):
+        before = ours.ask("gemm")
         mine = ours.ask(f"step {steps}")
-        gemm = ours.ask("gemm")
+        after = ours.ask("gemm")
         theirs = peer.ask(f"step {steps}")
+        gemm = 0.5 * (before["gemm_gflops_per_second"] + after["gemm_gflops_per_second"])
         rows.append((mine, gemm, theirs))
     ours.quit()
     peer.quit()
     median = lambda values: statistics.median(list(values))
     mine_rate = median(r[0]["tokens_per_second"] for r in rows)
     peer_rate = median(r[2]["tokens_per_second"] for r in rows)
-    gemm_rate = median(r[1]["gemm_gflops_per_second"] for r in rows)
-    share = median(r[0]["gflops_per_second"] / r[1]["gemm_gflops_per_second"] for r in rows)
+    gemm_rate = median(r[1] for r in rows)
+    share = median(r[0]["gflops_per_second"] / r[1] for r in rows)
     return {
         "shape": shape,
         "threads": threads,

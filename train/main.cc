@@ -86,16 +86,6 @@ void AddInspect(CLI::App& app, Runner& run) {
   command->callback([&run, options] { run = [options] { return RunInspect(*options); }; });
 }
 
-void AddBench(CLI::App& app, Runner& run) {
-  auto options = std::make_shared<BenchOptions>();
-  CLI::App* command = app.add_subcommand("bench", "training steps of a fixed shape");
-  command->add_option("shape", options->shape, "M or S")->capture_default_str();
-  command->add_option("--threads", options->threads)->capture_default_str();
-  command->add_option("--steps", options->steps)->capture_default_str();
-  command->add_flag("--serve", options->serve, "answer step N, gemm and quit on standard input");
-  command->callback([&run, options] { run = [options] { return RunBench(*options); }; });
-}
-
 void AddDoctor(CLI::App& app, Runner& run) {
   CLI::App* command = app.add_subcommand("doctor", "what this machine is and how fast");
   command->callback([&run] { run = [] { return RunDoctor(); }; });
@@ -111,7 +101,6 @@ int Main(int argc, char** argv) {
   AddConvert(app, run);
   AddConfig(app, run);
   AddInspect(app, run);
-  AddBench(app, run);
   AddDoctor(app, run);
   CLI11_PARSE(app, argc, argv);
   absl::Status status = run();

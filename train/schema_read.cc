@@ -1,9 +1,6 @@
-// Reading YAML into the variables of a schema. The text may come from anywhere, so its size,
-// nesting and the work its aliases cause are bounded before a value is looked at.
+// Reading YAML into the variables of a schema.
 #include <cmath>
-#include <exception>
 #include <map>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -15,16 +12,13 @@
 #include "memory/pool_limits.h"
 #include "train/schema.h"
 #include "train/schema_suggest.h"
-#include "yaml-cpp/eventhandler.h"
+#include "train/yaml_document.h"
 #include "yaml-cpp/yaml.h"
 
 namespace meshfold::train {
 namespace {
 
-constexpr size_t kMaxTextBytes = size_t{1} << 20;
-constexpr int kMaxDepth = 32;
-constexpr int kMaxNodes = 100000;  // aliases counted as often as they are used
-constexpr size_t kMaxShown = 60;   // characters of a value in a message
+constexpr size_t kMaxShown = 60;  // characters of a value in a message
 
 template <typename... Args>
 absl::Status Refuse(const Args&... args) {
@@ -248,81 +242,10 @@ class TreeReader {
   const std::string prefix_;
 };
 
-// Counts every use of every node, so that aliases in aliases cannot multiply, and bounds the depth,
-// so that an alias of itself ends.
-absl::Status CheckSize(const YAML::Node& node, absl::string_view place, int depth, int& num_nodes) {
-  if (depth > kMaxDepth) {
-    return Refuse(place, ":", node.Mark().line + 1, ": nested deeper than ", kMaxDepth, " levels");
-  }
-  if (++num_nodes > kMaxNodes) {
-    return Refuse(place, ": more than ", kMaxNodes, " values, aliases expanded");
-  }
-  if (node.IsMap()) {
-    for (const auto& entry : node) {
-      MF_RETURN_IF_ERROR(CheckSize(entry.first, place, depth + 1, num_nodes));
-      MF_RETURN_IF_ERROR(CheckSize(entry.second, place, depth + 1, num_nodes));
-    }
-  } else if (node.IsSequence()) {
-    for (const auto& item : node) {
-      MF_RETURN_IF_ERROR(CheckSize(item, place, depth + 1, num_nodes));
-    }
-  }
-  return absl::OkStatus();
-}
-
-class IgnoredEvents : public YAML::EventHandler {
- public:
-  void OnDocumentStart(const YAML::Mark&) override {}
-  void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                const std::string&) override {}
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                       YAML::EmitterStyle::value) override {}
-  void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                  YAML::EmitterStyle::value) override {}
-  void OnMapEnd() override {}
-};
-
-// YAML::Load stops in silence after the first document, or at a token that cannot start one;
-// YAML::LoadAll never ends at such a token.
-bool HasMoreThanOneDocument(const std::string& yaml) {
-  std::istringstream stream(yaml);
-  YAML::Parser parser(stream);
-  IgnoredEvents events;
-  return parser.HandleNextDocument(events) && parser.HandleNextDocument(events);
-}
-
-// Calls `read` with the one document of `yaml` and turns exceptions of the YAML library into
-// errors.
-template <typename F>
-absl::Status WithDocument(absl::string_view yaml, absl::string_view place, const F& read) {
-  if (yaml.size() > kMaxTextBytes) {
-    return Refuse(place, ": ", yaml.size(), " bytes of YAML; at most ", kMaxTextBytes, " are read");
-  }
-  try {
-    const std::string text(yaml);
-    if (HasMoreThanOneDocument(text)) {
-      return Refuse(place, ": not a single YAML document");
-    }
-    const YAML::Node root = YAML::Load(text);
-    int num_nodes = 0;
-    MF_RETURN_IF_ERROR(CheckSize(root, place, 0, num_nodes));
-    return read(root);
-  } catch (const YAML::Exception& error) {
-    const std::string line = error.mark.is_null() ? "" : absl::StrCat(":", error.mark.line + 1);
-    return Refuse(place, line, ": not valid YAML: ", error.msg);
-  } catch (const std::exception& error) {
-    return Refuse(place, ": not valid YAML: ", error.what());
-  }
-}
-
 }  // namespace
 
 absl::Status Schema::Read(absl::string_view yaml, absl::string_view place) {
-  return WithDocument(yaml, place, [this, place](const YAML::Node& root) {
+  return WithYamlDocument(yaml, place, [this, place](const YAML::Node& root) {
     return TreeReader(*this, place).ReadSection("", root);
   });
 }
@@ -348,7 +271,7 @@ absl::Status Schema::Set(absl::string_view assignment) {
     MarkGiven(key->path());
     return ValueReader(*key, absl::StrCat("--set ", path)).Read(value, /*quoted=*/false);
   }
-  return WithDocument(value, "--set", [this, key](const YAML::Node& root) {
+  return WithYamlDocument(value, "--set", [this, key](const YAML::Node& root) {
     return TreeReader(*this, "--set").ReadKey(*key, root, "--set");
   });
 }

@@ -9,66 +9,19 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/grad_norm.h"
-#include "parallel/stage.h"
 #include "tests/core/io/scratch.h"
 #include "tests/optim/parameters.h"
 #include "tests/parallel/small_model.h"
+#include "tests/parallel/training.h"
 #include "tests/testing/expect_close.h"
 #include "tests/testing/scoped_test_context.h"
 
 namespace meshfold::parallel {
 namespace {
 
-using testing::MakeSmallBatch;
+using testing::ExpectEqual;
 using testing::MakeSmallModel;
-
-// A model in training.
-struct Training {
-  explicit Training(DType dtype = DType::kF32,
-                    const optim::OptimizerOptions& options = {.weight_decay = 0.1},
-                    uint64_t seed = 1, int64_t hidden_size = 6)
-      : model(MakeSmallModel(dtype, hidden_size)) {
-    Initialize(*model, seed);
-    optimizer = optim::Optimizer::Create(options, ParametersOf(*model)).value();
-  }
-
-  // Trains on the batch of step number `step`; the loss.
-  float Step(int step) {
-    Stage stage(*model);
-    stage.BeginStep(2);
-    float loss = 0;
-    for (int64_t m = 0; m < 2; ++m) {
-      StepContext context(MakeSmallBatch(absl::StrCat("step ", step, ".", m), 5),
-                          {.loss_scale = 0.1});
-      MF_EXPECT_OK(stage.Forward(m, context));
-      MF_EXPECT_OK(stage.Backward(m));
-      loss += ToVector<float>(stage.loss(m))[0];
-    }
-    const double norm = GradNorm(optimizer->parameters());
-    optimizer->Step(0.05, ClipScale(norm, 1.0));
-    return loss;
-  }
-
-  // Copies of all parameters, buffers and state.
-  std::map<std::string, Tensor> Tensors() {
-    std::map<std::string, Tensor> tensors;
-    auto add = [&](const std::string& name, const Tensor& tensor) {
-      tensors[name] = testing::WithPadding(tensor, testing::Padding::kNone);
-    };
-    model->VisitParameters([&](Parameter& p) { add("model/" + p.name, p.value.data()); });
-    optimizer->VisitState([&](const std::string& n, const Tensor& t) { add("optimizer/" + n, t); });
-    return tensors;
-  }
-
-  std::unique_ptr<LayerStack> model;
-  std::unique_ptr<optim::Optimizer> optimizer;
-};
-
-void ExpectEqual(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) testing::ExpectBitEqual(tensor, b.at(name), name);
-}
+using testing::Training;
 
 class TrainStateTest : public ScratchTest {
  protected:
@@ -288,34 +241,6 @@ TEST_F(TrainStateTest, ReportsDamageAndAMissingCounter) {
   MF_ASSERT_OK(other);
   EXPECT_TRUE(FailsWith(LoadTrainingState(*other, *run.model, run.optimizer.get()),
                         absl::StatusCode::kInvalidArgument, "optimizer/num_steps"));
-}
-
-// Host memory that says it is a device's, so that tensors must be copied to be saved.
-class DeviceAllocator : public Allocator {
- public:
-  absl::StatusOr<void*> Allocate(int64_t bytes) override {
-    return SystemHostAllocator().Allocate(bytes);
-  }
-  void Free(void* block, int64_t bytes) override { SystemHostAllocator().Free(block, bytes); }
-  AllocatorStats stats() const override { return {}; }
-  DeviceKind device() const override { return DeviceKind::kCuda; }
-};
-
-TEST_F(TrainStateTest, CopiesTensorsOfADevice) {
-  static DeviceAllocator device;        // outlives the tensors
-  constexpr int64_t kHiddenSize = 256;  // masters have padded rows
-  Training run(DType::kBF16, {}, 1, kHiddenSize);
-  run.Step(1);
-  const auto saved = run.Tensors();
-  context_.context().allocator = &device;
-  Training on_device(DType::kBF16, {}, 2, kHiddenSize);
-  MF_ASSERT_OK(LoadTrainingState(Save(run), *on_device.model, on_device.optimizer.get()));
-  ExpectEqual(on_device.Tensors(), saved);
-  const std::string path = Save(on_device, {.step = 4});
-  context_.context().allocator = &SystemHostAllocator();
-  Training back(DType::kBF16, {}, 5, kHiddenSize);
-  MF_ASSERT_OK(LoadTrainingState(path, *back.model, back.optimizer.get()));
-  ExpectEqual(back.Tensors(), saved);
 }
 
 }  // namespace

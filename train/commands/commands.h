@@ -62,14 +62,6 @@ struct InspectOptions {
 };
 absl::Status RunInspect(const InspectOptions& options);
 
-struct BenchOptions {
-  std::string shape = "M";
-  int threads = 1;
-  int64_t steps = 3;
-  bool serve = false;  // read "step N" and "quit" from standard input, answer a JSON line each
-};
-absl::Status RunBench(const BenchOptions& options);
-
 absl::Status RunDoctor();
 
 }  // namespace meshfold::train

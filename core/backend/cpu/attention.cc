@@ -39,7 +39,7 @@ namespace {
 
 constexpr int64_t kQueryTile = 48;
 // Also the unit of the running sums, so part of a result's bits.
-constexpr int64_t kKeyBlock = 512;
+constexpr int64_t kKeyBlock = 256;
 static_assert(kKeyBlock <= kMaxPartialDepth && kQueryTile <= kMaxPanel);
 
 // Query tiles [first_tile, end_tile) of the query heads that share a key-value head.
@@ -84,6 +84,7 @@ class AttentionForward {
     values_at_ = layout.Add(keys * padded_value_dim());
     query_at_ = layout.Add(PackedRightFloats(args_.head_dim, kQueryTile));
     scores_at_ = layout.Add(kKeyBlock * PaddedColumns(kQueryTile));
+    weights_at_ = layout.Add(kKeyBlock * PaddedColumns(kQueryTile));
     sums_at_ = layout.Add(kQueryTile * padded_value_dim());
     statistics_at_ = layout.Add(3 * PaddedColumns(kQueryTile));
     return layout.size();
@@ -128,20 +129,19 @@ class AttentionForward {
     const size_t block = static_cast<size_t>(key / kKeyBlock - first_block_);
     MatrixOperand key_rows = keys_[block], value_rows = values_[block];
     key_rows.first_row = value_rows.first_row = key % kKeyBlock;
-    const int64_t columns = PaddedColumns(count);
+    const int64_t columns = PaddedColumns(count), dim = padded_value_dim();
     float* scores = At(scores_at_);
     Multiply({key_rows, queries, scores, columns, keys, columns, args_.head_dim}, nullptr);
-    SoftmaxOfColumns({scores, columns, keys, columns, key - (document_.offset() + query),
-                      args_.window, static_cast<float>(args_.scale), At(statistics_at_), sum(),
-                      rescale()});
-    const int64_t dim = padded_value_dim();
+    SoftmaxOfColumns({scores, columns, At(weights_at_), keys, columns,
+                      key - (document_.offset() + query), args_.window,
+                      static_cast<float>(args_.scale), At(statistics_at_), sum(), rescale()});
     for (int64_t i = 0; i < count && !is_first; ++i) {
       if (rescale()[i] != 1.0f) {
         ScaleTo(rescale()[i], At(sums_at_) + i * dim, At(sums_at_) + i * dim, dim);
       }
     }
-    Multiply({{scores, columns, true}, value_rows, At(sums_at_), dim, count, dim, keys, !is_first},
-             nullptr);
+    const MatrixOperand weights{At(weights_at_), 0, false, DType::kF32, true, columns, keys};
+    Multiply({weights, value_rows, At(sums_at_), dim, count, dim, keys, !is_first}, nullptr);
   }
 
   void StoreTile(int64_t head, int64_t query, int64_t count) {
@@ -162,7 +162,7 @@ class AttentionForward {
   const AttentionDocument& document_;
   const ForwardItem& item_;
   const int64_t first_block_, end_key_;  // keys that the item reads: from a block's start on
-  int64_t keys_at_ = 0, values_at_ = 0, query_at_ = 0, scores_at_ = 0, sums_at_ = 0,
+  int64_t keys_at_ = 0, values_at_ = 0, query_at_ = 0, scores_at_ = 0, weights_at_ = 0, sums_at_ = 0,
           statistics_at_ = 0;  // in scratch_; set by Plan
   const Scratch scratch_;
   std::vector<MatrixOperand> keys_, values_;  // by block

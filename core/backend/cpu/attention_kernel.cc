@@ -9,6 +9,7 @@
 #include "hwy/highway.h"
 // After it.
 #include "core/backend/cpu/matrix_kernel_exp-inl.h"
+#include "core/backend/cpu/matrix_kernel_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace meshfold::HWY_NAMESPACE {
@@ -20,6 +21,7 @@ class ColumnVector {
   ColumnVector(const cpu::SoftmaxBlock& block, int64_t column)
       : block_(block),
         scores_(block.scores + column),
+        weights_(block.weights + column / kTileRows * kTileRows * block.keys + column % kTileRows),
         scale_(hn::Set(FloatTag(), block.scale)),
         first_distance_(block.key_minus_position - column) {
     // Keys at or before the first lane's position, and after the last lane's oldest.
@@ -43,19 +45,30 @@ class ColumnVector {
     return hn::Max(max, other);
   }
 
-  // Replaces the scores by exponentials and returns their sum.
+  // Writes the exponentials and returns their sum.
   FloatVec Exponentiate(FloatVec shift) const {
     FloatVec sum = hn::Zero(FloatTag());
     for (int64_t j = 0; j < block_.keys; ++j) {
       const bool whole = whole_begin_ <= j && j < whole_end_;
       const FloatVec e = ShortExp(hn::Sub(whole ? Score(j) : MaskedScore(j), shift));
       sum = hn::Add(sum, e);
-      hn::StoreU(e, FloatTag(), scores_ + j * block_.pitch);
+      StoreWeights(e, j);
     }
     return sum;
   }
 
  private:
+  HWY_INLINE void StoreWeights(FloatVec e, int64_t j) const {
+    float* out = weights_ + j * kTileRows;
+#if HWY_TARGET == HWY_SCALAR
+    *out = hn::GetLane(e);
+#else
+    static_assert(kFloatLanes == 2 * kTileRows);
+    const hn::Half<FloatTag> half;
+    hn::StoreU(hn::LowerHalf(half, e), half, out);
+    hn::StoreU(hn::UpperHalf(half, e), half, out + kTileRows * block_.keys);
+#endif
+  }
   HWY_INLINE FloatVec Score(int64_t j) const {
     return hn::Mul(hn::LoadU(FloatTag(), scores_ + j * block_.pitch), scale_);
   }
@@ -73,7 +86,8 @@ class ColumnVector {
   }
 
   const cpu::SoftmaxBlock& block_;
-  float* const scores_;
+  const float* const scores_;
+  float* const weights_;
   const FloatVec scale_;
   const int64_t first_distance_;             // key 0 minus the position of lane 0
   int64_t whole_begin_ = 0, whole_end_ = 0;  // keys that every lane sees

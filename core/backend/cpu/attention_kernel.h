@@ -10,8 +10,11 @@ namespace meshfold::cpu {
 // stands at position p + c and row j at key k + j, `key_minus_position` being k - p: a score counts
 // when 0 <= p + c - k - j < window (window 0: no upper bound).
 struct SoftmaxBlock {
-  float* scores = nullptr;  // in: q . k; out: e^(scale q . k - max), 0 where it does not count
+  const float* scores = nullptr;  // q . k
   int64_t pitch = 0;
+  // Out: e^(scale q . k - max), 0 where a score does not count, as PackLeft lays out a matrix of
+  // `columns` rows and `keys` columns.
+  float* weights = nullptr;
   int64_t keys = 0;
   int64_t columns = 0;
   int64_t key_minus_position = 0;

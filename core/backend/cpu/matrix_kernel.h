@@ -35,7 +35,7 @@ struct MatrixOperand {
 // rows if it has at most kMaxPartialDepth of them. Of B's columns a product may take the first n
 // only, or n rounded up to whole vectors (PaddedColumns), which stores faster: then columns past
 // those asked for are stored too, at most kMaxPanel of them, with values of no meaning.
-inline constexpr int64_t kPackedRowUnit = 8, kMaxPartialDepth = 512, kMaxPanel = 48;
+inline constexpr int64_t kPackedRowUnit = 8, kMaxPartialDepth = 256, kMaxPanel = 48;
 
 // out [m, n] = A [m, k] B [k, n], added to what is there with `accumulate`. `out` overlaps neither.
 struct MatrixProduct {

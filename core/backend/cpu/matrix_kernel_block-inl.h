@@ -23,12 +23,15 @@ using cpu::MatrixOperand;
 using cpu::MatrixProduct;
 
 // Blocks of the inner dimension: long enough that storing a tile costs little beside summing it,
-// short enough that a packed panel stays in the level-2 cache.
-inline constexpr int64_t kMaxDepth = 512;
+// short enough that kMaxRowsUnblocked rows of A and a panel of B stay in the level-2 cache, and
+// that chains of additions stay short.
+inline constexpr int64_t kMaxDepth = 256;
+static_assert(cpu::kMaxPartialDepth <= kMaxDepth);
 // Up to this many rows B is packed panel by panel just before use, and never kept whole.
 inline constexpr int64_t kMaxRowsUnblocked = 512;
-// Up to this many rows B is not packed at all when its rows are f32 vectors already.
-inline constexpr int64_t kMaxRowsDirect = 256;
+// Where packing would not pay: B is read where it lies when its rows are f32 vectors already and no
+// more rows of A than this share them, A^T when no more panels than this do.
+inline constexpr int64_t kMaxRowsFarRight = 256, kMaxPanelsFarLeft = 12;
 // Rows of A that pass under all panels of B together otherwise: kRowBlock x kMaxDepth elements of A
 // stay in the level-2 cache.
 inline constexpr int64_t kRowBlock = 256;
@@ -131,6 +134,7 @@ struct LeftBlock {
   int64_t rows;
   int64_t step;         // TileArgs::a_step
   int64_t tile_stride;  // floats between tiles
+  bool is_far;          // see Far
 };
 
 // Rows [m0, m0 + rows) and depth [p0, p0 + k) of A: packed before, packed now, or as they lie when
@@ -141,15 +145,18 @@ inline LeftBlock MakeLeftBlock(const MatrixProduct& product, int64_t m0, int64_t
   const float* x = static_cast<const float*>(a.data);
   const int64_t tile_stride = kTileRows * k;
   if (a.packed) {
-    return {x + p0 * PaddedRows(a.rows) + (a.first_row + m0) * k, rows, kTileRows, tile_stride};
+    return {x + p0 * PaddedRows(a.rows) + (a.first_row + m0) * k, rows, kTileRows, tile_stride,
+            false};
   }
   const float* first = a.transpose ? x + p0 * a.pitch + m0 : x + m0 * a.pitch + p0;
   if (a.transpose && product.b.packed && a.pitch <= cpu::kDirectPitch) {
-    return {first, rows, a.pitch, kTileRows};
+    return {first, rows, a.pitch, kTileRows, false};
   }
-  if (a.transpose && num_panels <= 2) return {first, rows, a.pitch, kTileRows};
+  if (a.transpose && num_panels <= kMaxPanelsFarLeft) {
+    return {first, rows, a.pitch, kTileRows, true};
+  }
   PackTiles(first, a.pitch, a.transpose, rows, k, scratch);
-  return {scratch, rows, kTileRows, tile_stride};
+  return {scratch, rows, kTileRows, tile_stride, false};
 }
 
 // Adds or stores a tile whose last vector is cut by the right edge of the result.
@@ -161,18 +168,18 @@ inline void StoreEdge(const float* tile, int64_t tile_pitch, int64_t rows, int64
 }
 
 // Rows of one panel of the result: `tile` describes the first tile.
-template <bool kDirect>
+template <Far kFar>
 inline void MultiplyPanel(const LeftBlock& left, int64_t vecs, int64_t cols,
                           const LineGrid& next_panel, TileArgs tile) {
   HWY_ALIGN float edge[kTileRows * kTileVecs * kFloatLanes];
   const bool is_edge = cols < vecs * kFloatLanes;
-  const TileFunction whole = SelectTile<kDirect>(kTileRows, vecs);
+  const TileFunction whole = SelectTile<kFar>(kTileRows, vecs);
   LineWalk fetches(next_panel, LinesPerTile(tile.k, vecs));
   tile.a = left.data;
   tile.a_step = left.step;
   for (int64_t i = 0; i < left.rows; i += kTileRows) {
     const int64_t tile_rows = std::min<int64_t>(kTileRows, left.rows - i);
-    const TileFunction run = tile_rows == kTileRows ? whole : SelectTile<kDirect>(tile_rows, vecs);
+    const TileFunction run = tile_rows == kTileRows ? whole : SelectTile<kFar>(tile_rows, vecs);
     tile.fetch = fetches.Next();
     if (!is_edge) {
       run(tile);
@@ -213,8 +220,8 @@ inline void MultiplyRows(const MatrixProduct& p, const ColumnBlock& c, const Pan
   const int64_t rows = std::min(RowBlock(p.m), p.m - m0);
   const LeftBlock left = MakeLeftBlock(p, m0, rows, c.p0, c.k, panels.count(), left_scratch);
   const bool packs = !p.b.packed && m0 == 0;
-  const bool may_read_direct =
-      !p.b.packed && !p.b.transpose && p.b.dtype == DType::kF32 && p.m <= kMaxRowsDirect;
+  const bool is_right_far = !left.is_far && !p.b.packed && !p.b.transpose &&
+                            p.b.dtype == DType::kF32 && p.m <= kMaxRowsFarRight;
   for (int64_t i = 0; i < panels.count() && panels.begin(i) < c.n; ++i) {
     const int64_t c0 = c.n0 + panels.begin(i), cols = panels.cols(i), width = panels.width(i);
     LineGrid next;
@@ -228,16 +235,20 @@ inline void MultiplyRows(const MatrixProduct& p, const ColumnBlock& c, const Pan
                   p.out_pitch,
                   p.accumulate || c.p0 > 0,
                   {}};
-    if (may_read_direct && cols == width) {
+    if (is_right_far && cols == width) {
       tile.b = static_cast<const float*>(p.b.data) + c.p0 * p.b.pitch + c0;
       tile.b_step = p.b.pitch;
-      MultiplyPanel<true>(left, panels.vecs(i), cols, next, tile);
+      MultiplyPanel<Far::kRight>(left, panels.vecs(i), cols, next, tile);
       continue;
     }
     if (packs) {
       PackPanel(p.b, c.p0, c.k, c0, cols, width, c.panel(panels.begin(i), width, p.b));
     }
-    MultiplyPanel<false>(left, panels.vecs(i), cols, next, tile);
+    if (left.is_far) {
+      MultiplyPanel<Far::kLeft>(left, panels.vecs(i), cols, next, tile);
+    } else {
+      MultiplyPanel<Far::kNone>(left, panels.vecs(i), cols, next, tile);
+    }
   }
 }
 

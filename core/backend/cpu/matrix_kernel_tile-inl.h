@@ -40,20 +40,24 @@ struct TileArgs {
   LineStream fetch;
 };
 
-// Steps ahead of which a panel is fetched that is not packed: its rows lie too far apart for the
-// hardware to foresee the next.
-inline constexpr int64_t kDirectAhead = 4;
+// An operand that is read where it lies: its rows are too far apart for the hardware to foresee the
+// next one, so each is fetched kFarAhead steps before it is needed.
+enum class Far { kNone, kLeft, kRight };
+inline constexpr int64_t kFarAhead = 4;
 
-template <int kRows, int kVecs, bool kDirect>
-HWY_INLINE void TileStep(const float* a, const float* b, int64_t b_step,
+template <int kRows, int kVecs, Far kFar>
+HWY_INLINE void TileStep(const TileArgs& t, const float* a, const float* b,
                          FloatVec (&sum)[kRows][kVecs]) {
   const FloatTag d;
   FloatVec right[kVecs];
 #pragma GCC unroll 3
   for (int j = 0; j < kVecs; ++j) {
     right[j] = hn::LoadU(d, b + j * kFloatLanes);
-    if (kDirect) __builtin_prefetch(b + kDirectAhead * b_step + j * kFloatLanes, 0, 3);
+    if (kFar == Far::kRight) {
+      __builtin_prefetch(b + kFarAhead * t.b_step + j * kFloatLanes, 0, 3);
+    }
   }
+  if (kFar == Far::kLeft) __builtin_prefetch(a + kFarAhead * t.a_step, 0, 3);
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
     const FloatVec left = hn::Set(d, a[i]);
@@ -67,7 +71,7 @@ inline int64_t LinesPerTile(int64_t k, int64_t vecs) {
   return std::max<int64_t>(0, k / 2 - kTileRows * vecs);
 }
 
-template <int kRows, int kVecs, bool kDirect>
+template <int kRows, int kVecs, Far kFar>
 HWY_NOINLINE void Tile(const TileArgs& t) {
   const FloatTag d;
   FloatVec sum[kRows][kVecs];
@@ -84,8 +88,8 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
     for (int i = 0; i < kRows; ++i) {
       __builtin_prefetch(out, 1, 3);
       out += t.out_pitch;
-      TileStep<kRows, kVecs, kDirect>(a, b, t.b_step, sum);
-      TileStep<kRows, kVecs, kDirect>(a + t.a_step, b + t.b_step, t.b_step, sum);
+      TileStep<kRows, kVecs, kFar>(t, a, b, sum);
+      TileStep<kRows, kVecs, kFar>(t, a + t.a_step, b + t.b_step, sum);
       a += 2 * t.a_step;
       b += 2 * t.b_step;
     }
@@ -95,12 +99,12 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
   for (; p >= 2; p -= 2) {
     __builtin_prefetch(fetch.at, 0, 2);
     fetch.at += fetch.step;
-    TileStep<kRows, kVecs, kDirect>(a, b, t.b_step, sum);
-    TileStep<kRows, kVecs, kDirect>(a + t.a_step, b + t.b_step, t.b_step, sum);
+    TileStep<kRows, kVecs, kFar>(t, a, b, sum);
+    TileStep<kRows, kVecs, kFar>(t, a + t.a_step, b + t.b_step, sum);
     a += 2 * t.a_step;
     b += 2 * t.b_step;
   }
-  if (p > 0) TileStep<kRows, kVecs, kDirect>(a, b, t.b_step, sum);
+  if (p > 0) TileStep<kRows, kVecs, kFar>(t, a, b, sum);
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
     float* out = t.out + i * t.out_pitch;
@@ -115,27 +119,27 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
 
 using TileFunction = void (*)(const TileArgs&);
 
-template <int kVecs, bool kDirect>
+template <int kVecs, Far kFar>
 HWY_INLINE TileFunction TileOfRows(int64_t rows) {
   constexpr TileFunction kTiles[8] = {
-      &Tile<1, kVecs, kDirect>,
-      &Tile<2, kVecs, kDirect>,
-      &Tile<3, kVecs, kDirect>,
-      &Tile<4, kVecs, kDirect>,
-      &Tile<HWY_MIN(5, kTileRows), kVecs, kDirect>,
-      &Tile<HWY_MIN(6, kTileRows), kVecs, kDirect>,
-      &Tile<HWY_MIN(7, kTileRows), kVecs, kDirect>,
-      &Tile<HWY_MIN(8, kTileRows), kVecs, kDirect>,
+      &Tile<1, kVecs, kFar>,
+      &Tile<2, kVecs, kFar>,
+      &Tile<3, kVecs, kFar>,
+      &Tile<4, kVecs, kFar>,
+      &Tile<HWY_MIN(5, kTileRows), kVecs, kFar>,
+      &Tile<HWY_MIN(6, kTileRows), kVecs, kFar>,
+      &Tile<HWY_MIN(7, kTileRows), kVecs, kFar>,
+      &Tile<HWY_MIN(8, kTileRows), kVecs, kFar>,
   };
   return kTiles[rows - 1];
 }
 
-// The function for a tile of `rows` <= kTileRows and `vecs` <= kTileVecs; kDirect: B is not packed.
-template <bool kDirect>
+// The function for a tile of `rows` <= kTileRows and `vecs` <= kTileVecs.
+template <Far kFar>
 TileFunction SelectTile(int64_t rows, int64_t vecs) {
-  if (vecs == 3) return TileOfRows<3, kDirect>(rows);
-  if (vecs == 2) return TileOfRows<2, kDirect>(rows);
-  return TileOfRows<1, kDirect>(rows);
+  if (vecs == 3) return TileOfRows<3, kFar>(rows);
+  if (vecs == 2) return TileOfRows<2, kFar>(rows);
+  return TileOfRows<1, kFar>(rows);
 }
 
 }  // namespace meshfold::HWY_NAMESPACE

@@ -9,11 +9,9 @@
 #include "core/autograd/grad_check.h"
 #include "core/autograd/ops.h"
 #include "tests/core/autograd/op_testing.h"
-#include "tests/reference/layers.h"
-#include "tests/reference/numeric_gradient.h"
+#include "tests/reference/attention.h"
 #include "tests/reference/rope.h"
 #include "tests/testing/expect_close.h"
-#include "tests/testing/finite_difference.h"
 #include "tests/testing/scoped_test_context.h"
 #include "tests/testing/tensors.h"
 
@@ -21,7 +19,6 @@ namespace meshfold::testing {
 namespace {
 
 using reference::AttentionConfig;
-using reference::NumericGradient;
 using reference::Vec;
 
 constexpr double kRounding = 5e-7, kTolerance = 5e-6;
@@ -60,36 +57,36 @@ AttentionOptions OptionsOf(const AttentionConfig& c) {
           .window = c.window};
 }
 
+// Causal attention of whole documents.
+AttentionConfig Causal(std::vector<int32_t> cu_seqlens, int64_t heads, int64_t kv_heads,
+                       int64_t head_dim, int64_t value_dim, int64_t window = 0) {
+  return {cu_seqlens, cu_seqlens, heads, kv_heads, head_dim, value_dim, 0.4, window};
+}
+
 // GQA, MQA, one head; values wider and narrower than keys; windows; empty and single-token
 // documents; a padded pitch (256 columns of q).
 std::vector<AttentionConfig> AttentionCases() {
-  return {{1, 1, 3, 3, 0.7, 0, {0, 9}},       {4, 2, 4, 4, 0.5, 0, {0, 3, 3, 8, 9}},
-          {4, 1, 5, 2, 0.3, 0, {0, 1, 7}},    {3, 3, 2, 6, 0.4, 2, {0, 6, 11}},
-          {2, 1, 4, 4, 0.5, 1, {0, 5}},       {2, 1, 4, 4, 0.5, 100, {0, 5}},
-          {16, 1, 16, 1, 0.25, 0, {0, 2, 4}}, {2, 1, 4, 4, 0.5, 0, {0}}};
+  return {Causal({0, 9}, 1, 1, 3, 3),      Causal({0, 3, 3, 8, 9}, 4, 2, 4, 4),
+          Causal({0, 1, 7}, 4, 1, 5, 2),   Causal({0, 6, 11}, 3, 3, 2, 6, 2),
+          Causal({0, 5}, 2, 1, 4, 4, 1),   Causal({0, 5}, 2, 1, 4, 4, 100),
+          Causal({0, 2, 4}, 16, 1, 16, 1), Causal({0}, 2, 1, 4, 4)};
 }
 
 TEST_F(OpsAttentionTest, Attention) {
   for (const AttentionConfig& c : AttentionCases()) {
-    int64_t tokens = c.cu_seqlens.back();
-    std::vector<Tensor> in = {Guarded("q", {tokens, c.heads * c.head_dim}),
-                              Guarded("k", {tokens, c.kv_heads * c.head_dim}),
-                              Guarded("v", {tokens, c.kv_heads * c.value_dim})};
-    Tensor dout = Guarded("dout", {tokens, c.heads * c.value_dim});
-    std::vector<Vec> values = {F64(in[0]), F64(in[1]), F64(in[2])};
-    Expected expected{reference::CausalAttention(values[0], values[1], values[2], c), {}};
-    for (size_t i = 0; i < 3; ++i) {
-      auto loss = [&](const Vec& moved) {
-        std::vector<Vec> at = values;
-        at[i] = moved;
-        return Dot(F64(dout), reference::CausalAttention(at[0], at[1], at[2], c));
-      };
-      expected.grads.push_back(NumericGradient(loss, values[i]));
-    }
-    auto op = [&](const auto& v) {
-      return Attention(v[0], v[1], v[2], c.cu_seqlens, c.cu_seqlens, OptionsOf(c));
+    int64_t tokens = c.cu_seqlens_q.back();
+    Tensor q = Guarded("q", {tokens, c.heads * c.head_dim}),
+           k = Guarded("k", {tokens, c.kv_heads * c.head_dim}),
+           v = Guarded("v", {tokens, c.kv_heads * c.value_dim}),
+           dout = Guarded("dout", {tokens, c.heads * c.value_dim});
+    reference::AttentionGradients grads =
+        reference::AttentionBackward(F64(q), F64(k), F64(v), F64(dout), c);
+    auto op = [&](const auto& in) {
+      return Attention(in[0], in[1], in[2], c.cu_seqlens_q, c.cu_seqlens_k, OptionsOf(c));
     };
-    ExpectOp(op, in, dout, expected, kTolerance,
+    ExpectOp(op, {q, k, v}, dout,
+             {reference::Attention(F64(q), F64(k), F64(v), c).out, {grads.dq, grads.dk, grads.dv}},
+             kTolerance,
              absl::StrCat(c.heads, "/", c.kv_heads, " heads, window ", c.window, ", ", tokens,
                           " tokens"));
   }
@@ -97,12 +94,11 @@ TEST_F(OpsAttentionTest, Attention) {
 
 // Queries of the last positions against all keys: what generation asks for.
 TEST_F(OpsAttentionTest, FewerQueriesThanKeysAreTheLastOnes) {
-  AttentionConfig c{2, 1, 4, 3, 0.5, 0, {0, 7}};
   Tensor q = RandomTensor("q", {7, 8}), k = RandomTensor("k", {7, 4}),
          v = RandomTensor("v", {7, 3});
   for (int64_t window : {0, 3}) {
-    c.window = window;
-    Vec whole = reference::CausalAttention(F64(q), F64(k), F64(v), c);
+    AttentionConfig c = Causal({0, 7}, 2, 1, 4, 3, window);
+    Vec whole = reference::Attention(F64(q), F64(k), F64(v), c).out;
     Variable out =
         Attention(Variable(q.Narrow(5, 2)), Variable(k), Variable(v), {0, 2}, {0, 7}, OptionsOf(c));
     ExpectClose(Plain(out.data()), Vec(whole.end() - 2 * 6, whole.end()), kTolerance);
@@ -110,11 +106,11 @@ TEST_F(OpsAttentionTest, FewerQueriesThanKeysAreTheLastOnes) {
 }
 
 TEST_F(OpsAttentionTest, PassTheGradientCheck) {
-  AttentionConfig c{2, 1, 4, 3, 0.5, 3, {0, 3, 8}};
+  AttentionConfig c = Causal({0, 3, 8}, 2, 1, 4, 3, 3);
   Tensor q = RandomTensor("q", {8, 8}), k = RandomTensor("k", {8, 4}),
          v = RandomTensor("v", {8, 3});
   auto op = [&](absl::Span<const Variable> in) {
-    return Attention(in[0], in[1], in[2], c.cu_seqlens, c.cu_seqlens, OptionsOf(c));
+    return Attention(in[0], in[1], in[2], c.cu_seqlens_q, c.cu_seqlens_k, OptionsOf(c));
   };
   EXPECT_EQ(CheckGradients(op, {q, k, v}), absl::OkStatus());
 }

@@ -9,18 +9,15 @@
 #include "core/autograd/grad_check.h"
 #include "core/autograd/ops.h"
 #include "tests/core/autograd/op_testing.h"
-#include "tests/reference/layers.h"
-#include "tests/reference/numeric_gradient.h"
+#include "tests/reference/experts.h"
 #include "tests/testing/expect_close.h"
-#include "tests/testing/finite_difference.h"
 #include "tests/testing/scoped_test_context.h"
 #include "tests/testing/tensors.h"
 
 namespace meshfold::testing {
 namespace {
 
-using reference::ExpertsTensors;
-using reference::NumericGradient;
+using reference::ExpertTensors;
 using reference::Vec;
 
 // Two f32 GEMMs and an exp, relative to the largest element.
@@ -55,18 +52,21 @@ class OpsExpertsTest : public ::testing::Test {
 
   static Expected Reference(const ExpertsCase& c, const std::vector<Tensor>& in, const Tensor& dy,
                             bool weighted) {
-    ExpertsTensors t{F64(in[0]), F64(in[1]), F64(in[2]), weighted ? F64(in[3]) : Vec()};
-    Expected expected{reference::Experts(t, c.offsets, c.d, c.f), {}};
-    for (Vec ExpertsTensors::*member : {&ExpertsTensors::x, &ExpertsTensors::gate_up,
-                                        &ExpertsTensors::down, &ExpertsTensors::weights}) {
-      ExpertsTensors moved = t;
-      auto loss = [&](const Vec& value) {
-        moved.*member = value;
-        return Dot(F64(dy), reference::Experts(moved, c.offsets, c.d, c.f));
-      };
-      expected.grads.push_back(NumericGradient(loss, t.*member));
+    ExpertTensors t{.x = F64(in[0]), .offsets = c.offsets, .dim = c.d, .features = c.f};
+    if (weighted) t.row_weights = F64(in[3]);
+    for (int64_t e = 0; e < c.groups(); ++e) {
+      t.gate_up.push_back(F64(in[1].Select(e)));
+      t.down.push_back(F64(in[2].Select(e)));
     }
-    return expected;
+    reference::ExpertsGradients grads = reference::ExpertsBackward(t, F64(dy));
+    return {reference::Experts(t).y,
+            {grads.dx, Joined(grads.dgate_up), Joined(grads.ddown), grads.drow_weights}};
+  }
+
+  static Vec Joined(const std::vector<Vec>& parts) {
+    Vec all;
+    for (const Vec& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return all;
   }
 
   ScopedTestContext context_;

@@ -9,7 +9,7 @@
 #include "core/autograd/grad_check.h"
 #include "core/autograd/ops.h"
 #include "tests/core/autograd/op_testing.h"
-#include "tests/reference/layers.h"
+#include "tests/reference/cross_entropy.h"
 #include "tests/testing/expect_close.h"
 #include "tests/testing/scoped_test_context.h"
 #include "tests/testing/tensors.h"
@@ -30,16 +30,15 @@ struct LossCase {
 
 class OpsLossTest : public ::testing::Test {
  protected:
-  // Value and gradients of factor * scale * cross-entropy.
+  // scale * cross-entropy, and factor times its gradients.
   static Expected Reference(const Tensor& x, const Tensor& w, const Tensor& targets, double scale,
                             double factor) {
-    int64_t dim = x.cols(), vocab = w.rows();
-    std::vector<int> ids = ToVector<int32_t>(targets);
-    Vec z = reference::Linear(F64(x), F64(w), dim, vocab);
-    Vec dz = reference::CrossEntropyBackward(z, vocab, ids);
-    for (double& value : dz) value *= scale * factor;
-    reference::LinearGradients grads = reference::LinearBackward(F64(x), F64(w), dz, dim, vocab);
-    return {{scale * reference::CrossEntropy(z, vocab, ids)}, {grads.dx, grads.dw}};
+    reference::LinearCrossEntropyResult result =
+        reference::LinearCrossEntropy(F64(x), F64(w), ToVector<int32_t>(targets), x.cols(), scale);
+    for (Vec* grad : {&result.dx, &result.dweight}) {
+      for (double& value : *grad) value *= factor;
+    }
+    return {{result.loss}, {result.dx, result.dweight}};
   }
 
   ScopedTestContext context_;

@@ -23,7 +23,7 @@ using testing::RandomTensor;
 using testing::ScopedTestContext;
 using testing::UnwrittenTensor;
 
-// A chain of k <= 512 multiply-adds errs by about sqrt(k) 2^-24 / 6 of the largest result, and the
+// A chain of k <= 256 multiply-adds errs by about sqrt(k) 2^-24 / 6 of the largest result, and the
 // worst of thousands of elements by five times that.
 constexpr double kTolerance = 1e-6;
 
@@ -55,7 +55,7 @@ class GemmTest : public ::testing::TestWithParam<GemmCase> {
   }
 };
 
-// Around tiles (8 or 4 rows, 48 or 24 columns), vectors, depth blocks (512), row blocks (256, 512)
+// Around tiles (8 or 4 rows, 48 or 24 columns), vectors, depth blocks (256), row blocks (256, 512)
 // and column blocks (4096).
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GemmTest,

@@ -48,13 +48,14 @@ class SelfAttentionTest : public ::testing::Test {
     bool per_head = o.qk_norm == QkNormKind::kPerHead, normed = o.qk_norm != QkNormKind::kNone;
     return reference::SelfAttention(
         t, {.hidden_size = o.hidden_size,
-            .core = {.heads = o.attention.num_heads,
+            .core = {.cu_seqlens_q = cu_seqlens,
+                     .cu_seqlens_k = cu_seqlens,
+                     .heads = o.attention.num_heads,
                      .kv_heads = o.attention.num_kv_heads,
                      .head_dim = o.attention.head_dim,
                      .value_dim = o.attention.value_dim,
                      .scale = o.attention.scale,
-                     .window = o.attention.window,
-                     .cu_seqlens = cu_seqlens},
+                     .window = o.attention.window},
             .rotated_pairs = o.rope == nullptr ? 0 : o.rope->cos.cols(),
             .theta = kSmallTheta,
             .q_norm_groups = normed ? (per_head ? o.attention.num_heads : 1) : 0,

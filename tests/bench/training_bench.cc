@@ -1,7 +1,14 @@
 // Training steps of two fixed shapes on random tokens, alternated with another program by
-// tools/bench_torch.py: one side of `./run bench torch`.
+// tools/bench_torch.py: one side of `./run bench torch`. It reads commands from standard input and
+// answers each with a line of JSON: "step N" trains N steps, "gemm" times oneDNN's sgemm on the
+// same threads, "quit" ends.
+//
+// Usage: training_bench M|S THREADS
+#include <dnnl.h>
+#include <omp.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -19,12 +26,19 @@
 #include "optim/optimizer.h"
 #include "parallel/grad_norm.h"
 #include "parallel/stage.h"
-#include "train/commands/commands.h"
 #include "train/flops.h"
 #include "train/runtime.h"
 
-namespace meshfold::train {
+namespace meshfold {
 namespace {
+
+using train::Runtime;
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 struct BenchShape {
   models::ModelConfig model;
@@ -84,10 +98,10 @@ PackedBatch RandomBatch(const BenchShape& shape) {
 // The model, its optimizer and its one batch.
 class BenchRun {
  public:
-  static absl::StatusOr<std::unique_ptr<BenchRun>> Create(const BenchOptions& options) {
+  static absl::StatusOr<std::unique_ptr<BenchRun>> Create(const std::string& shape, int threads) {
     std::unique_ptr<BenchRun> run(new BenchRun);
-    MF_ASSIGN_OR_RETURN(run->shape_, ShapeOf(options.shape));
-    MF_ASSIGN_OR_RETURN(run->runtime_, Runtime::Create({.threads = options.threads}));
+    MF_ASSIGN_OR_RETURN(run->shape_, ShapeOf(shape));
+    MF_ASSIGN_OR_RETURN(run->runtime_, Runtime::Create({.threads = threads}));
     ScopedExecContext scope(run->runtime_->context());
     MF_ASSIGN_OR_RETURN(run->layers_, models::BuildDecoder(run->shape_.model));
     Initialize(*run->layers_, 1);
@@ -100,7 +114,7 @@ class BenchRun {
   }
 
   int64_t tokens() const { return batch_.num_tokens(); }
-  double flops() const { return TrainingFlops(shape_.model, batch_.cu_seqlens); }
+  double flops() const { return train::TrainingFlops(shape_.model, batch_.cu_seqlens); }
   Runtime& runtime() { return *runtime_; }
 
   // Forward, backward, clip, AdamW; the loss.
@@ -134,13 +148,12 @@ class BenchRun {
 
 // Runs `count` steps and prints one JSON line.
 absl::Status TimeSteps(BenchRun& run, int64_t count) {
-  using Clock = std::chrono::steady_clock;
   std::vector<double> seconds;
   double loss = 0.0, total = 0.0;
   for (int64_t i = 0; i < count; ++i) {
     Clock::time_point start = Clock::now();
     MF_ASSIGN_OR_RETURN(loss, run.Step());
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    seconds.push_back(SecondsSince(start));
     total += seconds.back();
   }
   rusage usage{};
@@ -158,14 +171,30 @@ absl::Status TimeSteps(BenchRun& run, int64_t count) {
   return absl::OkStatus();
 }
 
-// The protocol of tools/bench_torch.py: "step N", "gemm", "quit".
-absl::Status Serve(BenchRun& run) {
+// FLOPs per second of oneDNN's 1024 x 1024 x 1024 f32 product: what a step is
+// measured against. The best of a few, since another process can only make it slower.
+double SgemmRate(int threads) {
+  constexpr int64_t n = 1024;
+  constexpr int kRepetitions = 15;
+  const std::vector<float> a(n * n, 1.0f), b(n * n, 1.0f);
+  std::vector<float> c(n * n);
+  omp_set_num_threads(threads);
+  double best = 0;
+  for (int i = 0; i < kRepetitions; ++i) {
+    const Clock::time_point start = Clock::now();
+    dnnl_sgemm('N', 'N', n, n, n, 1.0f, a.data(), n, b.data(), n, 0.0f, c.data(), n);
+    best = std::max(best, 2.0 * n * n * n / SecondsSince(start));
+  }
+  return best;
+}
+
+absl::Status Serve(BenchRun& run, int threads) {
   for (std::string line; std::getline(std::cin, line);) {
     std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     int64_t count = 0;
     if (words.size() == 1 && words[0] == "quit") return absl::OkStatus();
     if (words.size() == 1 && words[0] == "gemm") {
-      std::printf("{\"gemm_gflops_per_second\": %.3f}\n", run.runtime().MeasureGemmRate() * 1e-9);
+      std::printf("{\"gemm_gflops_per_second\": %.3f}\n", SgemmRate(threads) * 1e-9);
       std::fflush(stdout);
     } else if (words.size() == 2 && words[0] == "step" && absl::SimpleAtoi(words[1], &count)) {
       MF_RETURN_IF_ERROR(TimeSteps(run, count));
@@ -177,15 +206,21 @@ absl::Status Serve(BenchRun& run) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status RunBench(const BenchOptions& options) {
-  MF_ASSIGN_OR_RETURN(std::unique_ptr<BenchRun> run, BenchRun::Create(options));
-  if (options.serve) return Serve(*run);
-  MF_RETURN_IF_ERROR(run->Step().status());  // warm-up
-  MF_RETURN_IF_ERROR(TimeSteps(*run, options.steps));
-  std::printf("{\"gemm_gflops_per_second\": %.3f}\n", run->runtime().MeasureGemmRate() * 1e-9);
-  return absl::OkStatus();
+absl::Status Main(const std::vector<std::string>& arguments) {
+  int threads = 0;
+  if (arguments.size() != 2 || !absl::SimpleAtoi(arguments[1], &threads)) {
+    return absl::InvalidArgumentError("usage: training_bench M|S THREADS");
+  }
+  MF_ASSIGN_OR_RETURN(std::unique_ptr<BenchRun> run, BenchRun::Create(arguments[0], threads));
+  return Serve(*run, threads);
 }
 
-}  // namespace meshfold::train
+}  // namespace
+}  // namespace meshfold
+
+int main(int argc, char** argv) {
+  const absl::Status status = meshfold::Main({argv + 1, argv + argc});
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "training_bench: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
