@@ -54,14 +54,15 @@ DLDataType DLTypeOf(DType dtype) {
 
 // A DLManagedTensor with the arrays that it points to and the tensor that keeps the memory.
 struct Exported {
-  Tensor tensor;
+  SharedTensor shared;
   std::vector<int64_t> shape, strides;
   DLManagedTensor managed;
 };
 
-py::capsule ToDLPack(const Tensor& tensor) {
+py::capsule ToDLPack(const SharedTensor& shared) {
+  const Tensor& tensor = shared.tensor;
   auto exported = std::make_unique<Exported>();
-  exported->tensor = tensor;
+  exported->shared = shared;
   exported->shape.assign(tensor.shape().dims().begin(), tensor.shape().dims().end());
   exported->strides = StridesOf(tensor);
   DLTensor& dl = exported->managed.dl_tensor;
@@ -87,43 +88,44 @@ py::capsule ToDLPack(const Tensor& tensor) {
 
 }  // namespace
 
-py::array ToNumpy(const Tensor& tensor) {
+py::array ToNumpy(const SharedTensor& shared) {
+  const Tensor& tensor = shared.tensor;
   py::dtype dtype = NumpyDType(tensor.dtype());
   std::vector<int64_t> shape(tensor.shape().dims().begin(), tensor.shape().dims().end());
   std::vector<int64_t> strides = StridesOf(tensor);
   for (int64_t& stride : strides) stride *= SizeOf(tensor.dtype());
-  auto* owner = new Tensor(tensor);
-  py::capsule base(owner, [](void* pointer) { delete static_cast<Tensor*>(pointer); });
+  auto* owner = new SharedTensor(shared);
+  py::capsule base(owner, [](void* pointer) { delete static_cast<SharedTensor*>(pointer); });
   return py::array(dtype, shape, strides, tensor.raw(), base);
 }
 
 void BindTensor(py::module_& module) {
-  py::class_<Tensor>(module, "Tensor",
+  py::class_<SharedTensor>(module, "Tensor",
                      "A view of a tensor's memory. numpy() and DLPack consumers share it: writing "
                      "there writes here.")
       .def_property_readonly("shape",
-                             [](const Tensor& tensor) {
-                               py::tuple shape(tensor.rank());
-                               for (int d = 0; d < tensor.rank(); ++d) shape[d] = tensor.dim(d);
+                             [](const SharedTensor& t) {
+                               py::tuple shape(t.tensor.rank());
+                               for (int d = 0; d < t.tensor.rank(); ++d) shape[d] = t.tensor.dim(d);
                                return shape;
                              })
-      .def_property_readonly("dtype", [](const Tensor& tensor) { return DTypeName(tensor.dtype()); })
+      .def_property_readonly("dtype", [](const SharedTensor& t) { return DTypeName(t.tensor.dtype()); })
       .def("numpy", &ToNumpy, "A NumPy array of the same memory (no copy).")
       .def(
           "__array__",
-          [](const Tensor& tensor, const py::object& dtype, const py::object&) -> py::object {
-            py::array array = ToNumpy(tensor);
+          [](const SharedTensor& t, const py::object& dtype, const py::object&) -> py::object {
+            py::array array = ToNumpy(t);
             return dtype.is_none() ? py::object(array) : array.attr("astype")(dtype);
           },
           py::arg("dtype") = py::none(), py::arg("copy") = py::none())
       .def(
           "__dlpack__",
-          [](const Tensor& tensor, const py::kwargs&) { return ToDLPack(tensor); },
+          [](const SharedTensor& t, const py::kwargs&) { return ToDLPack(t); },
           "A DLPack capsule of the same memory (no copy).")
       .def("__dlpack_device__", [](const Tensor&) { return py::make_tuple(kDLCPU, 0); })
-      .def("__len__", [](const Tensor& tensor) { return tensor.rank() == 0 ? 0 : tensor.dim(0); })
-      .def("__repr__", [](const Tensor& tensor) {
-        return absl::StrCat("meshfold.Tensor(", tensor.ToString(), ")");
+      .def("__len__", [](const SharedTensor& t) { return t.tensor.rank() == 0 ? 0 : t.tensor.dim(0); })
+      .def("__repr__", [](const SharedTensor& t) {
+        return absl::StrCat("meshfold.Tensor(", t.tensor.ToString(), ")");
       });
 }
 

@@ -88,8 +88,9 @@ GlobalBatch ToGlobalBatch(const py::object& batch, int64_t vocab_size) {
   return out;
 }
 
-// A trainer with the logger that it needs.
-class PyTrainer {
+// A trainer with the logger that it needs. The tensors that Python holds keep it alive: their memory
+// is its pool's.
+class PyTrainer : public std::enable_shared_from_this<PyTrainer> {
  public:
   PyTrainer(const Config& config, const std::string& resume) {
     py::gil_scoped_release release;
@@ -134,10 +135,11 @@ class PyTrainer {
     return out;
   }
 
-  std::map<std::string, Tensor> StateDict() {
-    std::map<std::string, Tensor> state;
-    trainer_->model().layers->VisitParameters(
-        [&](Parameter& parameter) { state.emplace(parameter.name, parameter.value.data()); });
+  std::map<std::string, SharedTensor> StateDict() {
+    std::map<std::string, SharedTensor> state;
+    trainer_->model().layers->VisitParameters([&](Parameter& parameter) {
+      state[parameter.name] = {shared_from_this(), parameter.value.data()};
+    });
     return state;
   }
 
@@ -170,7 +172,14 @@ class PyTrainer {
     return ValueOrRaise(std::move(path));
   }
 
-  void Load(const std::string& directory) { RaiseIfError(trainer_->Load(directory)); }
+  void Load(const std::string& directory) {
+    absl::Status status;
+    {
+      py::gil_scoped_release release;
+      status = trainer_->Load(directory);
+    }
+    RaiseIfError(status);
+  }
 
   int64_t step() const { return trainer_->step(); }
   const Config& config() const { return trainer_->config(); }
@@ -225,7 +234,7 @@ void BindConfig(py::module_& module) {
 
 void BindTrain(py::module_& module) {
   BindConfig(module);
-  py::class_<PyTrainer>(module, "Trainer",
+  py::class_<PyTrainer, std::shared_ptr<PyTrainer>>(module, "Trainer",
                         "One training run. Building it allocates everything; resume is 'auto' (the "
                         "newest checkpoint of run.dir), 'none' or a checkpoint directory.")
       .def(py::init<const Config&, const std::string&>(), py::arg("config"),

@@ -1,5 +1,6 @@
 """The Python package as a user drives it: config, steps, weights, own batches, errors."""
 
+import gc
 import os
 import tempfile
 import unittest
@@ -48,6 +49,15 @@ class ApiTest(unittest.TestCase):
         again = np.from_dlpack(state["embedding.weight"])
         weight[0, 0] = 123.0
         self.assertEqual(again[0, 0], 123.0)
+
+    def test_arrays_outlive_the_trainer(self):
+        run = trainer()
+        state = run.state_dict()
+        weight = state["embedding.weight"].numpy()
+        expected = weight.copy()
+        del run, state
+        gc.collect()
+        np.testing.assert_array_equal(weight, expected)
 
     def test_state_dict_round_trip_gives_equal_losses(self):
         first, second = trainer("run.seed=1"), trainer("run.seed=2")
