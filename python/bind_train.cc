@@ -12,6 +12,7 @@
 #include "core/backend/backend.h"
 #include "core/base/exec_context.h"
 #include "core/base/log.h"
+#include "models/hf_io.h"
 #include "python/bindings.h"
 #include "python/tensor_convert.h"
 #include "train/config.h"
@@ -172,6 +173,17 @@ class PyTrainer : public std::enable_shared_from_this<PyTrainer> {
     return ValueOrRaise(std::move(path));
   }
 
+  void SaveHf(const std::string& directory) {
+    absl::Status status;
+    {
+      py::gil_scoped_release release;
+      ScopedExecContext scope(trainer_->runtime().context());
+      const train::BuiltModel& model = trainer_->model();
+      status = models::WriteHf(directory, model.config, *model.layers, {});
+    }
+    RaiseIfError(status);
+  }
+
   void Load(const std::string& directory) {
     absl::Status status;
     {
@@ -249,6 +261,8 @@ void BindTrain(py::module_& module) {
       .def("load_state_dict", &PyTrainer::LoadStateDict, py::arg("state"),
            "Copies every parameter from arrays; names and shapes must match.")
       .def("save", &PyTrainer::Save, "Writes a checkpoint; returns its directory.")
+      .def("save_hf", &PyTrainer::SaveHf, py::arg("directory"),
+           "Writes config.json and safetensors that transformers loads.")
       .def("load", &PyTrainer::Load, py::arg("directory"), "Restores a checkpoint.")
       .def_property_readonly("current_step", &PyTrainer::step)
       .def_property_readonly("config", &PyTrainer::config);

@@ -67,7 +67,7 @@ def mf_py_test(
         name,
         script,
         data = [],
-        python_path = ["python"],
+        python_path = ["python/site"],
         ranks = 0,
         size = "small",
         tags = [],

@@ -7,4 +7,4 @@ shift
 path=$PWD
 for folder in "$@"; do path+=":$PWD/$folder"; done
 exec env PYTHONPATH="$path" PYTHONDONTWRITEBYTECODE=1 \
-  /usr/bin/python3 third_party/bazel/py_test_main.py "$script"
+  "${PYTHON:-/usr/bin/python3}" third_party/bazel/py_test_main.py "$script"
