@@ -65,6 +65,7 @@ struct DataSection {
   bool document_mask = true;
   std::string packing = "stream";
   double validation_fraction = 0.0;
+  std::string validation_by = "document";
   bool shuffle = true;
 };
 

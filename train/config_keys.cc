@@ -185,8 +185,9 @@ void DeclareData(Schema& s, DataSection& c) {
       "python:stdlib, the sources of Python's standard library.");
   s.Records<DataSource>("sources", &c.sources, DeclareSource,
                         "Several sources, mixed by weight, instead of source.");
-  s.Choice<std::string>("tokenizer", &c.tokenizer, Words({"byte", "none"}),
-                        "Tokenizer of text sources; none for sources that hold tokens.");
+  s.Choice<std::string>("tokenizer", &c.tokenizer, Words({"byte"}),
+                        "Tokenizer of text sources; others' tokens come ready-made, see "
+                        "tools/prepare.py.");
   Size(s, "sequence_length", &c.sequence_length, "Length of a sequence.")
       .Unit("tokens")
       .Synonyms({"seq_length", "seq_len", "max_seq_len", "block_size", "context_length"});
@@ -199,6 +200,9 @@ void DeclareData(Schema& s, DataSection& c) {
           "Share of the documents kept for validation.")
       .AtLeast(0)
       .Below(1);
+  s.Choice<std::string>("validation_by", &c.validation_by, Words({"document", "block"}),
+                        "What is kept for validation: whole documents, or blocks of every source, "
+                        "for sources of few long documents.");
   s.Bool("shuffle", &c.shuffle, "Whether documents and samples are shuffled in each epoch.");
 }
 

@@ -26,10 +26,14 @@ absl::StatusOr<models::ModelConfig> Architecture(const Config& config, int64_t d
     model.moe.dispatcher = run_choices.moe.dispatcher;
   }
   if (model.vocab_size == 0) model.vocab_size = data_vocab;
+  if (model.vocab_size == 0) {
+    return absl::InvalidArgumentError(
+        "model.vocab_size is 0 and no source of data says its vocabulary: set model.vocab_size");
+  }
   if (data_vocab > model.vocab_size) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the data has token ids up to ", data_vocab - 1,
-                     ", model.vocab_size is ", model.vocab_size));
+        absl::StrCat("the data's vocabulary has ", data_vocab, " ids, the model's ",
+                     model.vocab_size));
   }
   return model;
 }
@@ -82,27 +86,28 @@ absl::StatusOr<BuiltModel> BuildModel(const Config& config, int64_t data_vocab) 
   return built;
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const Config& config) {
-  if (config.data.tokenizer == "none") return std::unique_ptr<Tokenizer>();
-  if (config.data.tokenizer == "byte") {
-    return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("data.tokenizer is '", config.data.tokenizer, "'; known: byte, none"));
-}
-
-absl::StatusOr<BuiltData> BuildData(const Config& config, int64_t part, int64_t num_parts) {
-  BuiltData data;
-  MF_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, MakeTokenizer(config));
+absl::StatusOr<std::vector<WeightedDataset>> OpenDatasets(const Config& config) {
   std::vector<DataSource> sources = config.data.sources;
   if (!config.data.source.empty()) sources.push_back({config.data.source, 1.0});
-  if (sources.empty()) return data;  // the caller brings batches
-  if (tokenizer != nullptr) data.vocab_size = tokenizer->vocab_size();
   std::vector<WeightedDataset> datasets;
   for (const DataSource& source : sources) {
     MF_ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset, OpenDataset(source.path));
     datasets.push_back({std::move(dataset), source.weight});
   }
+  return datasets;
+}
+
+int64_t VocabSizeOf(const std::vector<WeightedDataset>& datasets) {
+  int64_t size = 0;
+  for (const WeightedDataset& d : datasets) size = std::max(size, d.dataset->vocab_size());
+  return size;
+}
+
+absl::StatusOr<std::unique_ptr<Loader>> BuildLoader(const Config& config,
+                                                    std::vector<WeightedDataset> datasets,
+                                                    int64_t vocab_size, int64_t part,
+                                                    int64_t num_parts) {
+  if (datasets.empty()) return std::unique_ptr<Loader>();
   LoaderOptions options;
   options.packing = {.seq_length = config.data.sequence_length,
                      .mode = config.data.packing == "document" ? PackingMode::kDocument
@@ -115,10 +120,10 @@ absl::StatusOr<BuiltData> BuildData(const Config& config, int64_t part, int64_t 
   options.seed = static_cast<uint64_t>(config.run.seed);
   options.shuffle = config.data.shuffle;
   options.validation_fraction = config.data.validation_fraction;
-  options.vocab_size = config.model.vocab_size;
-  MF_ASSIGN_OR_RETURN(data.loader, Loader::Create(std::move(datasets), options));
-
-  return data;
+  options.split_by =
+      config.data.validation_by == "block" ? SplitBy::kBlock : SplitBy::kDocument;
+  options.vocab_size = vocab_size;
+  return Loader::Create(std::move(datasets), options);
 }
 
 }  // namespace meshfold::train

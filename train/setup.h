@@ -4,11 +4,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/data/loader.h"
-#include "core/data/tokenizer.h"
 #include "core/nn/layer_stack.h"
 #include "models/family.h"
 #include "models/model_config.h"
@@ -27,22 +27,24 @@ struct BuiltModel {
 
 // Builds what `config.model` describes and initialises it from the seed, or takes architecture and
 // weights from the Hugging Face directory config.model.hf. `data_vocab`: vocabulary of the data,
-// used when config.model.vocab_size is 0. Runs in the current context.
+// used when config.model.vocab_size is 0; itself 0 when unknown. Runs in the current context.
 absl::StatusOr<BuiltModel> BuildModel(const Config& config, int64_t data_vocab);
 
 // The same without weights, for loading a checkpoint: parameters are allocated only.
 absl::StatusOr<BuiltModel> BuildModelOutline(const Config& config, int64_t data_vocab);
 
-// The tokenizer that config.data names; null for "none" (token files).
-absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const Config& config);
+// Opens the sources of config.data; none where the caller brings batches. Errors name the source.
+absl::StatusOr<std::vector<WeightedDataset>> OpenDatasets(const Config& config);
 
-struct BuiltData {
-  std::unique_ptr<Loader> loader;
-  int64_t vocab_size = 0;  // largest id of the sources + 1, or the tokenizer's
-};
+// The largest vocabulary that one of the datasets was made with; 0 where none says it.
+int64_t VocabSizeOf(const std::vector<WeightedDataset>& datasets);
 
-// Opens the sources of config.data for data part `part` of `num_parts`. Errors name the source.
-absl::StatusOr<BuiltData> BuildData(const Config& config, int64_t part, int64_t num_parts);
+// Batches of data part `part` of `num_parts`, whose ids are below `vocab_size`; null without
+// datasets.
+absl::StatusOr<std::unique_ptr<Loader>> BuildLoader(const Config& config,
+                                                    std::vector<WeightedDataset> datasets,
+                                                    int64_t vocab_size, int64_t part,
+                                                    int64_t num_parts);
 
 // The runtime that config.runtime and config.memory ask for.
 RuntimeOptions RuntimeOf(const Config& config);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
+#include "core/data/statistics.h"
 #include "core/io/file.h"
 #include "optim/lr_schedule.h"
 #include "parallel/checkpoint.h"
@@ -18,6 +19,9 @@
 
 namespace meshfold::train {
 namespace {
+
+// Enough for frequencies to two digits of entropy, read in a fraction of a second.
+constexpr int64_t kUnigramTokens = int64_t{1} << 20;
 
 using Clock = std::chrono::steady_clock;
 
@@ -111,8 +115,10 @@ absl::Status Trainer::Build() {
   MF_ASSIGN_OR_RETURN(runtime_, Runtime::Create(RuntimeOf(config_)));
   ScopedExecContext scope(runtime_->context());
   MF_RETURN_IF_ERROR(optim::Validate(ScheduleOf(config_)));
-  MF_ASSIGN_OR_RETURN(data_, BuildData(config_, 0, 1));
-  MF_ASSIGN_OR_RETURN(model_, BuildModel(config_, data_.vocab_size));
+  MF_ASSIGN_OR_RETURN(std::vector<WeightedDataset> datasets, OpenDatasets(config_));
+  MF_ASSIGN_OR_RETURN(model_, BuildModel(config_, VocabSizeOf(datasets)));
+  MF_ASSIGN_OR_RETURN(loader_, BuildLoader(config_, std::move(datasets), model_.config.vocab_size,
+                                           /*part=*/0, /*num_parts=*/1));
   parameters_ = ParametersOf(*model_.layers);
   MF_ASSIGN_OR_RETURN(optimizer_, optim::Optimizer::Create(OptimizerOf(config_), parameters_));
   stage_ = std::make_unique<parallel::Stage>(*model_.layers);
@@ -129,10 +135,10 @@ absl::Status Trainer::Restore(const ResumeOptions& resume) {
 }
 
 absl::StatusOr<StepMetrics> Trainer::Step() {
-  if (data_.loader == nullptr) {
+  if (loader_ == nullptr) {
     return absl::FailedPreconditionError("[Step] the config has no data source: pass a batch");
   }
-  MF_ASSIGN_OR_RETURN(GlobalBatch batch, data_.loader->Next());
+  MF_ASSIGN_OR_RETURN(GlobalBatch batch, loader_->Next());
   return RunStep(batch);
 }
 
@@ -227,17 +233,17 @@ void Trainer::SumExpertLoads(StepMetrics& metrics) {
 }
 
 absl::StatusOr<ValidationResult> Trainer::Validate(int64_t max_batches) {
-  if (data_.loader == nullptr || data_.loader->num_validation_batches() == 0) {
+  if (loader_ == nullptr || loader_->num_validation_batches() == 0) {
     return absl::FailedPreconditionError(
         "[Validate] no validation data: set data.validation_fraction above 0");
   }
   ScopedExecContext scope(runtime_->context());
-  int64_t num_batches = data_.loader->num_validation_batches();
+  int64_t num_batches = loader_->num_validation_batches();
   if (max_batches > 0) num_batches = std::min(num_batches, max_batches);
   ValidationResult result;
   double sum = 0.0;
   for (int64_t i = 0; i < num_batches; ++i) {
-    MF_ASSIGN_OR_RETURN(GlobalBatch batch, data_.loader->ValidationBatch(i));
+    MF_ASSIGN_OR_RETURN(GlobalBatch batch, loader_->ValidationBatch(i));
     result.samples += batch.num_samples;
     for (const MicroBatch& micro_batch : batch.micro_batches) {
       StepContext::Options options;
@@ -260,8 +266,8 @@ absl::StatusOr<std::string> Trainer::Save() {
   parallel::CheckpointState state;
   state.step = step();
   state.config_yaml = ResolvedYaml(WithModel(config_, model_.config));
-  if (data_.loader != nullptr) {
-    LoaderState loader = data_.loader->state();
+  if (loader_ != nullptr) {
+    LoaderState loader = loader_->state();
     state.integers["loader.consumed_samples"] = loader.consumed_samples;
     state.integers["loader.fingerprint"] = static_cast<int64_t>(loader.fingerprint);
   }
@@ -276,11 +282,11 @@ absl::Status Trainer::Load(const std::string& directory) {
   ScopedExecContext scope(runtime_->context());
   MF_ASSIGN_OR_RETURN(parallel::CheckpointState state,
                       parallel::LoadTrainingState(directory, *model_.layers, optimizer_.get()));
-  if (data_.loader != nullptr) {
+  if (loader_ != nullptr) {
     LoaderState loader;
     loader.consumed_samples = state.integers["loader.consumed_samples"];
     loader.fingerprint = static_cast<uint64_t>(state.integers["loader.fingerprint"]);
-    MF_RETURN_IF_ERROR(data_.loader->Restore(loader));
+    MF_RETURN_IF_ERROR(loader_->Restore(loader));
   }
   last_checkpoint_ = directory;
   logger_.Info(absl::StrCat("resumed from ", directory, " at step ", step()));
@@ -288,7 +294,7 @@ absl::Status Trainer::Load(const std::string& directory) {
 }
 
 absl::Status Trainer::Run() {
-  if (data_.loader == nullptr) {
+  if (loader_ == nullptr) {
     return absl::InvalidArgumentError(
         "data.source is empty: name a corpus, or \"python:stdlib\" for a first try");
   }
@@ -301,7 +307,9 @@ absl::Status Trainer::Run() {
   logger_.Info(absl::StrFormat(
       "%d parameters, %d thread%s, GEMM rate %.1f GFLOP/s", model_.num_parameters,
       runtime_->threads(), runtime_->threads() == 1 ? "" : "s", gemm_rate_ * 1e-9));
-  logger_.Info(absl::StripSuffix(data_.loader->Summary(), "\n"));
+  logger_.Info(absl::StripSuffix(loader_->Summary(), "\n"));
+  MF_ASSIGN_OR_RETURN(double unigram, UnigramEntropy(*loader_, kUnigramTokens));
+  logger_.Info(absl::StrFormat("a model of token frequencies alone would reach loss %.4f", unigram));
   ProgressLine progress(config_.monitor.progress, logger_, config_.train.log_interval);
   while (step() < config_.train.steps) {
     MF_ASSIGN_OR_RETURN(StepMetrics metrics, Step());
@@ -314,7 +322,7 @@ absl::Status Trainer::Run() {
     MF_RETURN_IF_ERROR(writer->Write(ToJson(metrics)));
     bool last = step() == config_.train.steps;
     int64_t eval_interval = config_.train.eval_interval;
-    if (data_.loader->num_validation_batches() > 0 &&
+    if (loader_->num_validation_batches() > 0 &&
         (last || (eval_interval > 0 && step() % eval_interval == 0))) {
       progress.Finish();
       MF_RETURN_IF_ERROR(ValidateInto(*writer));

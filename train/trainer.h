@@ -65,7 +65,7 @@ class Trainer {
   BuiltModel& model() { return model_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   Runtime& runtime() { return *runtime_; }
-  Loader* loader() { return data_.loader.get(); }
+  Loader* loader() { return loader_.get(); }
   const std::string& last_checkpoint() const { return last_checkpoint_; }
 
  private:
@@ -82,7 +82,7 @@ class Trainer {
   Config config_;
   Logger& logger_;
   std::unique_ptr<Runtime> runtime_;  // declared first: everything else holds its memory
-  BuiltData data_;
+  std::unique_ptr<Loader> loader_;  // null: the caller brings batches
   BuiltModel model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::vector<Parameter*> parameters_;

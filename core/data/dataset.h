@@ -27,6 +27,8 @@ class Dataset {
   virtual absl::Status Read(int64_t i, int64_t begin, int64_t count, int32_t* out) const = 0;
   // No id is as large as this: what the storage can hold, or the vocabulary where it is known.
   virtual int64_t vocab_bound() const = 0;
+  // Size of the vocabulary that the tokens were made with; 0 where nothing says it.
+  virtual int64_t vocab_size() const { return 0; }
   // Where it comes from, for messages: a path or pattern.
   virtual const std::string& name() const = 0;
 };

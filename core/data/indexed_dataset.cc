@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 #include "core/base/status_macros.h"
+#include "core/data/token_meta.h"
 
 namespace meshfold {
 namespace {
@@ -134,8 +135,13 @@ int64_t TokenIndex::document_begin(int64_t document) const {
 }
 
 IndexedDataset::IndexedDataset(std::string prefix, std::shared_ptr<const MappedFile> idx,
-                               std::shared_ptr<const MappedFile> bin, TokenIndex index)
-    : prefix_(std::move(prefix)), idx_(std::move(idx)), bin_(std::move(bin)), index_(index) {}
+                               std::shared_ptr<const MappedFile> bin, TokenIndex index,
+                               int64_t vocab_size)
+    : prefix_(std::move(prefix)),
+      idx_(std::move(idx)),
+      bin_(std::move(bin)),
+      index_(index),
+      vocab_size_(vocab_size) {}
 
 absl::StatusOr<std::shared_ptr<const IndexedDataset>> IndexedDataset::Open(
     const std::string& prefix) {
@@ -143,8 +149,9 @@ absl::StatusOr<std::shared_ptr<const IndexedDataset>> IndexedDataset::Open(
   MF_ASSIGN_OR_RETURN(std::shared_ptr<const MappedFile> bin, MappedFile::Open(prefix + ".bin"));
   MF_ASSIGN_OR_RETURN(TokenIndex index,
                       TokenIndex::Parse(idx->bytes(), bin->bytes().size(), prefix + ".idx"));
+  MF_ASSIGN_OR_RETURN(int64_t vocab_size, ReadVocabSize(prefix));
   return std::shared_ptr<const IndexedDataset>(
-      new IndexedDataset(prefix, std::move(idx), std::move(bin), index));
+      new IndexedDataset(prefix, std::move(idx), std::move(bin), index, vocab_size));
 }
 
 int64_t IndexedDataset::document_length(int64_t i) const {

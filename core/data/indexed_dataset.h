@@ -58,16 +58,18 @@ class IndexedDataset : public Dataset {
   int64_t document_length(int64_t i) const override;
   absl::Status Read(int64_t i, int64_t begin, int64_t count, int32_t* out) const override;
   int64_t vocab_bound() const override;
+  int64_t vocab_size() const override { return vocab_size_; }
   const std::string& name() const override { return prefix_; }
   const TokenIndex& index() const { return index_; }
 
  private:
   IndexedDataset(std::string prefix, std::shared_ptr<const MappedFile> idx,
-                 std::shared_ptr<const MappedFile> bin, TokenIndex index);
+                 std::shared_ptr<const MappedFile> bin, TokenIndex index, int64_t vocab_size);
 
   std::string prefix_;
   std::shared_ptr<const MappedFile> idx_, bin_;
   TokenIndex index_;
+  int64_t vocab_size_;
 };
 
 // Writes a pair, byte for byte as Megatron does, one sequence a document. Both files appear when

@@ -120,6 +120,7 @@ class Loader {
   // InvalidArgument for a negative count; FailedPrecondition when the fingerprint differs.
   absl::Status Restore(const LoaderState& state);
 
+  int num_datasets() const { return static_cast<int>(sources_.size()); }
   // Training samples in an epoch of a dataset.
   int64_t samples_per_epoch(int dataset) const { return sources_[dataset].samples_per_epoch; }
   // Training sample k.

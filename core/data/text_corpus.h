@@ -31,6 +31,7 @@ class TextCorpus : public Dataset {
   int64_t document_length(int64_t i) const override { return ends_[i] - BeginOf(i); }
   absl::Status Read(int64_t i, int64_t begin, int64_t count, int32_t* out) const override;
   int64_t vocab_bound() const override { return 256; }
+  int64_t vocab_size() const override { return 256; }
   const std::string& name() const override { return name_; }
 
  private:

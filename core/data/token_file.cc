@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "core/base/check.h"
 #include "core/base/status_macros.h"
+#include "core/data/token_meta.h"
 #include "core/io/safetensors.h"
 
 namespace meshfold {
@@ -141,6 +142,7 @@ absl::StatusOr<std::shared_ptr<const TokenFile>> TokenFile::Open(const std::stri
   std::shared_ptr<TokenFile> file(new TokenFile());
   file->path_ = path;
   MF_RETURN_IF_ERROR(absl::EndsWith(path, ".npy") ? file->OpenNpy() : file->OpenSafetensors());
+  MF_ASSIGN_OR_RETURN(file->vocab_size_, ReadVocabSize(path.substr(0, path.rfind('.'))));
   return std::shared_ptr<const TokenFile>(std::move(file));
 }
 

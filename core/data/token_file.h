@@ -40,6 +40,7 @@ class TokenFile : public Dataset {
   int64_t document_length(int64_t i) const override { return borders_[i + 1] - borders_[i]; }
   absl::Status Read(int64_t i, int64_t begin, int64_t count, int32_t* out) const override;
   int64_t vocab_bound() const override { return TokenBound(type_); }
+  int64_t vocab_size() const override { return vocab_size_; }
   const std::string& name() const override { return path_; }
 
  private:
@@ -53,6 +54,7 @@ class TokenFile : public Dataset {
   std::shared_ptr<const void> owner_;  // keeps the mapping
   const char* data_ = nullptr;
   TokenType type_ = TokenType::kI32;
+  int64_t vocab_size_ = 0;
   std::vector<int64_t> borders_;  // documents in tokens, from 0
 };
 

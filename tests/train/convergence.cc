@@ -70,8 +70,7 @@ absl::StatusOr<std::vector<double>> RunConvergence(const std::string& name,
                                                    const std::string& tokens_path, int64_t steps) {
   MF_ASSIGN_OR_RETURN(Config config,
                       LoadConfig(PathOf(name, ".yaml"),
-                                 {absl::StrCat("data.source=", tokens_path),
-                                  "data.tokenizer=none"}));
+                                 {absl::StrCat("data.source=", tokens_path)}));
   Logger logger("", LogLevel::kWarning);
   MF_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                       Trainer::Create(config, {.from = "none"}, logger));

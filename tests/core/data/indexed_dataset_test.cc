@@ -51,6 +51,16 @@ TEST_F(IndexedDatasetTest, WritesTheBytesOfMegatron) {
   }
 }
 
+TEST_F(IndexedDatasetTest, TakesTheVocabularyFromItsMetaFile) {
+  Write(Path("x"), {{1, 2}}, 300);
+  EXPECT_EQ((*IndexedDataset::Open(Path("x")))->vocab_size(), 0);
+  Put("x.meta.json", R"({"vocab_size": 300, "documents": 1})");
+  EXPECT_EQ((*IndexedDataset::Open(Path("x")))->vocab_size(), 300);
+  Put("x.meta.json", R"({"vocab_size": "300"})");
+  EXPECT_TRUE(FailsWith(IndexedDataset::Open(Path("x")), absl::StatusCode::kInvalidArgument,
+                        "x.meta.json"));
+}
+
 TEST_F(IndexedDatasetTest, LargeIdsDoNotWrap) {
   Write(Path("x"), {{70000}}, 119547);
   EXPECT_EQ(ReadAll(Path("x")), (Documents{{70000}}));
