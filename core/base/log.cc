@@ -9,6 +9,9 @@
 namespace meshfold {
 namespace {
 
+// A logger that never gets a file must not grow.
+constexpr size_t kMaxEarlyBytes = 1 << 14;
+
 const char* LevelName(LogLevel level) {
   switch (level) {
     case LogLevel::kDebug:
@@ -40,6 +43,9 @@ absl::Status Logger::OpenFile(const std::string& path) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (file_ != nullptr) std::fclose(file_);
   file_ = file;
+  std::fputs(early_lines_.c_str(), file_);
+  std::fflush(file_);
+  early_lines_.clear();
   return absl::OkStatus();
 }
 
@@ -51,10 +57,12 @@ void Logger::Write(LogLevel level, absl::string_view message) {
   std::strftime(time_text, sizeof(time_text), "%Y-%m-%d %H:%M:%S", &local);
   std::string prefix = tag_.empty() ? std::string() : absl::StrCat("[", tag_, "] ");
   std::lock_guard<std::mutex> lock(mutex_);
+  std::string line = absl::StrCat(time_text, " ", LevelName(level), " ", prefix, message, "\n");
   if (file_ != nullptr) {
-    std::fprintf(file_, "%s %s %s%.*s\n", time_text, LevelName(level), prefix.c_str(),
-                 static_cast<int>(message.size()), message.data());
+    std::fputs(line.c_str(), file_);
     std::fflush(file_);
+  } else if (early_lines_.size() + line.size() <= kMaxEarlyBytes) {
+    early_lines_ += line;
   }
   if (level < level_) return;
   // Plain information reads as sentences; only trouble is labelled.

@@ -23,7 +23,8 @@ class Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
-  // Also appends every line to `path` (created when absent).
+  // Also appends every line to `path` (created when absent), first those written so far: a run says
+  // what it resumes from before it has a place to write.
   absl::Status OpenFile(const std::string& path);
 
   // One line, without a trailing newline.
@@ -37,6 +38,7 @@ class Logger {
   LogLevel level_;
   std::mutex mutex_;
   std::FILE* file_ = nullptr;
+  std::string early_lines_;  // written before a file was opened, the first of them
 };
 
 }  // namespace meshfold

@@ -54,6 +54,19 @@ TEST(LoggerTest, AppendsToAnExistingFile) {
   EXPECT_THAT(text, HasSubstr("second run"));
 }
 
+TEST(LoggerTest, FileBeginsWithWhatWasWrittenBeforeItWasOpened) {
+  const std::string path = ::testing::TempDir() + "/logger_test_early.txt";
+  std::remove(path.c_str());
+  Logger logger("", LogLevel::kError);
+  logger.Info("resumed");
+  ASSERT_TRUE(logger.OpenFile(path).ok());
+  logger.Info("step 1");
+  ASSERT_TRUE(logger.OpenFile(path).ok());
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(text, ContainsRegex("^[^\n]* info resumed\n[^\n]* info step 1\n$"));
+}
+
 TEST(LoggerTest, UnwritablePathIsAnError) {
   Logger logger;
   const absl::Status status = logger.OpenFile("/no/such/folder/log.txt");
