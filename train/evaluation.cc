@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const SafetensorsFile& file, const 
   }
   batch.batch = info.shape[0];
   batch.sequence = info.shape[1];
-  Tensor wide = Tensor::Contiguous(Shape(info.shape), DType::kI64);
+  Tensor wide = Tensor::Contiguous(Shape(info.shape), DType::kI64, SystemHostAllocator());
   MF_RETURN_IF_ERROR(file.Read(name, wide));
   std::vector<int32_t> ids;
   for (int64_t id : wide.span<int64_t>()) {

@@ -23,6 +23,11 @@ double SeenPairs(int64_t length, int64_t window) {
   return 0.5 * D(window) * D(window + 1) + D(length - window) * D(window);
 }
 
+double AttentionFlopsOf(const models::ModelConfig& c, int64_t length) {
+  return 4.0 * D(c.num_heads) * D(c.head_dim) * D(c.num_layers) *
+         SeenPairs(length, c.sliding_window);
+}
+
 }  // namespace
 
 double MatrixFlopsPerToken(const models::ModelConfig& config) {
@@ -45,16 +50,23 @@ double RoutedExpertFlopsPerToken(const models::ModelConfig& config) {
 }
 
 double AttentionFlops(const models::ModelConfig& config, const std::vector<int32_t>& cu_seqlens) {
-  double pairs = 0.0;
+  double flops = 0.0;
   for (size_t n = 0; n + 1 < cu_seqlens.size(); ++n) {
-    pairs += SeenPairs(cu_seqlens[n + 1] - cu_seqlens[n], config.sliding_window);
+    flops += AttentionFlopsOf(config, cu_seqlens[n + 1] - cu_seqlens[n]);
   }
-  return 4.0 * D(config.num_heads) * D(config.head_dim) * D(config.num_layers) * pairs;
+  return flops;
 }
 
-double TrainingFlops(const models::ModelConfig& config, const std::vector<int32_t>& cu_seqlens) {
-  double tokens = cu_seqlens.empty() ? 0.0 : D(cu_seqlens.back());
-  return 3.0 * (tokens * MatrixFlopsPerToken(config) + AttentionFlops(config, cu_seqlens));
+double TrainingFlops(const models::ModelConfig& config, const std::vector<int32_t>& cu_seqlens,
+                     const std::vector<uint8_t>& is_padding) {
+  double forward = 0.0;
+  for (size_t n = 0; n + 1 < cu_seqlens.size(); ++n) {
+    int64_t begin = cu_seqlens[n], length = cu_seqlens[n + 1] - begin;
+    // Padding is a document of its own.
+    if (!is_padding.empty() && length > 0 && is_padding[static_cast<size_t>(begin)] != 0) continue;
+    forward += D(length) * MatrixFlopsPerToken(config) + AttentionFlopsOf(config, length);
+  }
+  return 3.0 * forward;
 }
 
 }  // namespace meshfold::train

@@ -14,9 +14,19 @@
 namespace meshfold::train {
 namespace {
 
+absl::Status CheckOptions(const GenerateOptions& options) {
+  // Written so that NaN is refused too.
+  if (options.max_new_tokens >= 0 && options.top_k >= 0 && options.temperature >= 0.0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("[Generate] max-new-tokens ", options.max_new_tokens, ", top-k ", options.top_k,
+                   " and temperature ", options.temperature, ": none of them can be negative"));
+}
+
 // Logits of the last of `tokens`, which follow the `cached` positions.
-std::vector<float> LastLogits(LayerStack& model, const std::vector<int32_t>& tokens,
-                              int64_t cached, KvCache& cache) {
+std::vector<float> LastLogits(LayerStack& model, const std::vector<int32_t>& tokens, int64_t cached,
+                              KvCache& cache) {
   int32_t count = static_cast<int32_t>(tokens.size());
   PackedBatch batch = MakePackedBatch(tokens, {}, {0, count});
   std::vector<int32_t> positions(tokens.size());
@@ -67,6 +77,7 @@ absl::StatusOr<std::vector<int32_t>> Generate(LayerStack& model, const std::vect
                                               const GenerateOptions& options,
                                               const std::function<void(int32_t)>& emit) {
   if (prompt.empty()) return absl::InvalidArgumentError("[Generate] the prompt is empty");
+  MF_RETURN_IF_ERROR(CheckOptions(options));
   int64_t length = static_cast<int64_t>(prompt.size()) + options.max_new_tokens;
   if (length > options.max_position) {
     return absl::InvalidArgumentError(

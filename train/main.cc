@@ -1,5 +1,6 @@
 // The `meshfold` command: parses arguments and runs a subcommand (train/commands).
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <string>
 
@@ -25,7 +26,7 @@ void AddTrain(CLI::App& app, Runner& run) {
   command->add_option("config", options->config_path, "YAML file")->required();
   command->add_option("--set", options->overrides, "override a config key: section.key=value")
       ->allow_extra_args(false);
-  command->add_option("--resume", options->resume, "auto, none or a checkpoint directory")
+  command->add_option("--resume", options->resume, "auto, none, or a checkpoint or run directory")
       ->capture_default_str();
   command->callback([&run, options] { run = [options] { return RunTrain(*options); }; });
 }
@@ -103,10 +104,16 @@ int Main(int argc, char** argv) {
   AddInspect(app, run);
   AddDoctor(app, run);
   CLI11_PARSE(app, argc, argv);
-  absl::Status status = run();
-  if (status.ok()) return 0;
+  std::string trouble;
+  try {
+    absl::Status status = run();
+    if (status.ok()) return 0;
+    trouble = std::string(status.message());
+  } catch (const std::exception& error) {  // a StatusError, or the system is out of memory
+    trouble = error.what();
+  }
   std::fflush(stdout);
-  std::fprintf(stderr, "meshfold: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "meshfold: %s\n", trouble.c_str());
   return 1;
 }
 

@@ -34,7 +34,11 @@ Runtime::~Runtime() = default;
 double Runtime::MeasureGemmRate(int repetitions) {
   using Clock = std::chrono::steady_clock;
   constexpr int64_t kSize = 1024;
-  ScopedExecContext scope(context_);
+  // On memory of its own: the run's limit, peak and cache are about the run.
+  memory::CachingAllocator pool("gemm rate", allocator_->device(), SystemHostAllocator(), 0);
+  ExecContext context = context_;
+  context.allocator = &pool;
+  ScopedExecContext scope(context);
   GemmArgs args{.a = Tensor::Empty({kSize, kSize}),
                 .b = Tensor::Empty({kSize, kSize}),
                 .out = Tensor::Empty({kSize, kSize})};

@@ -9,6 +9,7 @@
 #include "core/nn/init.h"
 #include "models/decoder.h"
 #include "models/hf_io.h"
+#include "parallel/stage.h"
 
 namespace meshfold::train {
 namespace {
@@ -31,9 +32,8 @@ absl::StatusOr<models::ModelConfig> Architecture(const Config& config, int64_t d
         "model.vocab_size is 0 and no source of data says its vocabulary: set model.vocab_size");
   }
   if (data_vocab > model.vocab_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the data's vocabulary has ", data_vocab, " ids, the model's ",
-                     model.vocab_size));
+    return absl::InvalidArgumentError(absl::StrCat("the data's vocabulary has ", data_vocab,
+                                                   " ids, the model's ", model.vocab_size));
   }
   return model;
 }
@@ -70,7 +70,9 @@ RuntimeOptions RuntimeOf(const Config& config) {
 absl::StatusOr<BuiltModel> BuildModelOutline(const Config& config, int64_t data_vocab) {
   MF_ASSIGN_OR_RETURN(models::ModelConfig architecture, Architecture(config, data_vocab));
   MF_ASSIGN_OR_RETURN(BuiltModel built, BuildLayers(architecture, config.model.dtype));
-  built.layers->VisitParameters([](Parameter& parameter) { Allocate(parameter); });
+  MF_RETURN_IF_ERROR(parallel::CatchStatus([&] {  // the pool may be too small
+    built.layers->VisitParameters([](Parameter& parameter) { Allocate(parameter); });
+  }));
   return built;
 }
 
@@ -78,11 +80,13 @@ absl::StatusOr<BuiltModel> BuildModel(const Config& config, int64_t data_vocab) 
   MF_ASSIGN_OR_RETURN(models::ModelConfig architecture, Architecture(config, data_vocab));
   MF_ASSIGN_OR_RETURN(BuiltModel built, BuildLayers(architecture, config.model.dtype));
   if (config.model.hf.empty()) {
-    Initialize(*built.layers, static_cast<uint64_t>(config.run.seed));
+    MF_RETURN_IF_ERROR(parallel::CatchStatus(
+        [&] { Initialize(*built.layers, static_cast<uint64_t>(config.run.seed)); }));
     return built;
   }
   MF_ASSIGN_OR_RETURN(models::HfDirectory directory, models::OpenHf(config.model.hf));
-  MF_RETURN_IF_ERROR(models::LoadHfWeights(directory, *built.layers, config.model.dtype));
+  MF_RETURN_IF_ERROR(parallel::CatchStatus(
+      [&] { ThrowIfError(models::LoadHfWeights(directory, *built.layers, config.model.dtype)); }));
   return built;
 }
 
@@ -109,10 +113,10 @@ absl::StatusOr<std::unique_ptr<Loader>> BuildLoader(const Config& config,
                                                     int64_t num_parts) {
   if (datasets.empty()) return std::unique_ptr<Loader>();
   LoaderOptions options;
-  options.packing = {.seq_length = config.data.sequence_length,
-                     .mode = config.data.packing == "document" ? PackingMode::kDocument
-                                                               : PackingMode::kStream,
-                     .document_mask = config.data.document_mask};
+  options.packing = {
+      .seq_length = config.data.sequence_length,
+      .mode = config.data.packing == "document" ? PackingMode::kDocument : PackingMode::kStream,
+      .document_mask = config.data.document_mask};
   options.global_batch_size = config.train.global_batch_size;
   options.num_micro_batches = NumMicroBatches(config, num_parts);
   options.data_part = part;
@@ -120,8 +124,7 @@ absl::StatusOr<std::unique_ptr<Loader>> BuildLoader(const Config& config,
   options.seed = static_cast<uint64_t>(config.run.seed);
   options.shuffle = config.data.shuffle;
   options.validation_fraction = config.data.validation_fraction;
-  options.split_by =
-      config.data.validation_by == "block" ? SplitBy::kBlock : SplitBy::kDocument;
+  options.split_by = config.data.validation_by == "block" ? SplitBy::kBlock : SplitBy::kDocument;
   options.vocab_size = vocab_size;
   return Loader::Create(std::move(datasets), options);
 }

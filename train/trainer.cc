@@ -14,6 +14,7 @@
 #include "parallel/checkpoint.h"
 #include "parallel/grad_norm.h"
 #include "parallel/train_state.h"
+#include "train/checkpoint_path.h"
 #include "train/flops.h"
 #include "train/monitor.h"
 
@@ -95,11 +96,6 @@ double ReadScalar(const Tensor& scalar) {
 
 }  // namespace
 
-std::string CheckpointRoot(const Config& config) {
-  if (!config.checkpoint.dir.empty()) return config.checkpoint.dir;
-  return JoinPath(config.run.dir, "checkpoints");
-}
-
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Config& config,
                                                          const ResumeOptions& resume,
                                                          Logger& logger) {
@@ -127,7 +123,10 @@ absl::Status Trainer::Build() {
 
 absl::Status Trainer::Restore(const ResumeOptions& resume) {
   if (resume.from == "none") return absl::OkStatus();
-  if (resume.from != "auto") return Load(resume.from);
+  if (resume.from != "auto") {
+    MF_ASSIGN_OR_RETURN(std::string directory, ResolveCheckpoint(resume.from));
+    return Load(directory);
+  }
   absl::StatusOr<std::string> latest = parallel::LatestCheckpoint(CheckpointRoot(config_));
   if (absl::IsNotFound(latest.status())) return absl::OkStatus();
   MF_RETURN_IF_ERROR(latest.status());
@@ -159,7 +158,8 @@ absl::StatusOr<StepMetrics> Trainer::RunStep(const GlobalBatch& batch) {
           absl::StrFormat("[Step] step %d: loss %g, gradient norm %g; training cannot go on",
                           metrics.step, metrics.loss, metrics.grad_norm)));
     }
-    optimizer_->Step(metrics.lr, parallel::ClipScale(metrics.grad_norm, config_.optimizer.clip_norm));
+    optimizer_->Step(metrics.lr,
+                     parallel::ClipScale(metrics.grad_norm, config_.optimizer.clip_norm));
     model_.layers->OnStepEnd(contexts_);
   }));
   contexts_.clear();
@@ -169,7 +169,7 @@ absl::StatusOr<StepMetrics> Trainer::RunStep(const GlobalBatch& batch) {
   if (gemm_rate_ > 0.0) {
     double flops = 0.0;
     for (const MicroBatch& m : batch.micro_batches) {
-      flops += TrainingFlops(model_.config, m.cu_seqlens);
+      flops += TrainingFlops(model_.config, m.cu_seqlens, m.is_padding);
     }
     metrics.mfu = flops / metrics.step_seconds / gemm_rate_;
   }
@@ -182,14 +182,14 @@ absl::Status Trainer::ForwardBackward(const GlobalBatch& batch, StepMetrics& met
   int64_t num_micro_batches = static_cast<int64_t>(batch.micro_batches.size());
   stage_->BeginStep(num_micro_batches);
   contexts_.clear();
-  for (int64_t m = 0; m < num_micro_batches; ++m) {
-    const MicroBatch& micro_batch = batch.micro_batches[static_cast<size_t>(m)];
-    contexts_.push_back(std::make_unique<StepContext>(ToPackedBatch(micro_batch),
-                                                      OptionsOf(micro_batch, counts, true)));
-    MF_RETURN_IF_ERROR(stage_->Forward(m, *contexts_.back()));
-    MF_RETURN_IF_ERROR(stage_->Backward(m));
-  }
   return parallel::CatchStatus([&] {
+    for (int64_t m = 0; m < num_micro_batches; ++m) {
+      const MicroBatch& micro_batch = batch.micro_batches[static_cast<size_t>(m)];
+      contexts_.push_back(std::make_unique<StepContext>(ToPackedBatch(micro_batch),
+                                                        OptionsOf(micro_batch, counts, true)));
+      ThrowIfError(stage_->Forward(m, *contexts_.back()));
+      ThrowIfError(stage_->Backward(m));
+    }
     SumLosses(num_micro_batches, metrics);
     SumExpertLoads(metrics);
   });
@@ -271,10 +271,10 @@ absl::StatusOr<std::string> Trainer::Save() {
     state.integers["loader.consumed_samples"] = loader.consumed_samples;
     state.integers["loader.fingerprint"] = static_cast<int64_t>(loader.fingerprint);
   }
-  MF_ASSIGN_OR_RETURN(last_checkpoint_,
-                      parallel::SaveTrainingState(CheckpointRoot(config_), *model_.layers,
-                                                  optimizer_.get(), state,
-                                                  {.keep = config_.checkpoint.keep}));
+  MF_ASSIGN_OR_RETURN(
+      last_checkpoint_,
+      parallel::SaveTrainingState(CheckpointRoot(config_), *model_.layers, optimizer_.get(), state,
+                                  {.keep = config_.checkpoint.keep}));
   return last_checkpoint_;
 }
 
@@ -289,7 +289,9 @@ absl::Status Trainer::Load(const std::string& directory) {
     MF_RETURN_IF_ERROR(loader_->Restore(loader));
   }
   last_checkpoint_ = directory;
-  logger_.Info(absl::StrCat("resumed from ", directory, " at step ", step()));
+  logger_.Info(step() == 0 ? absl::StrCat("starting at step 0 from the weights of ", directory,
+                                          ", with a fresh optimizer")
+                           : absl::StrCat("resumed from ", directory, " at step ", step()));
   return absl::OkStatus();
 }
 
@@ -304,12 +306,13 @@ absl::Status Trainer::Run() {
   MF_ASSIGN_OR_RETURN(std::unique_ptr<MetricsWriter> writer,
                       MetricsWriter::Open(JoinPath(config_.run.dir, "metrics.jsonl"), step()));
   gemm_rate_ = runtime_->MeasureGemmRate();
-  logger_.Info(absl::StrFormat(
-      "%d parameters, %d thread%s, GEMM rate %.1f GFLOP/s", model_.num_parameters,
-      runtime_->threads(), runtime_->threads() == 1 ? "" : "s", gemm_rate_ * 1e-9));
+  logger_.Info(absl::StrFormat("%d parameters, %d thread%s, GEMM rate %.1f GFLOP/s",
+                               model_.num_parameters, runtime_->threads(),
+                               runtime_->threads() == 1 ? "" : "s", gemm_rate_ * 1e-9));
   logger_.Info(absl::StripSuffix(loader_->Summary(), "\n"));
   MF_ASSIGN_OR_RETURN(double unigram, UnigramEntropy(*loader_, kUnigramTokens));
-  logger_.Info(absl::StrFormat("a model of token frequencies alone would reach loss %.4f", unigram));
+  logger_.Info(
+      absl::StrFormat("a model of token frequencies alone would reach loss %.4f", unigram));
   ProgressLine progress(config_.monitor.progress, logger_, config_.train.log_interval);
   while (step() < config_.train.steps) {
     MF_ASSIGN_OR_RETURN(StepMetrics metrics, Step());

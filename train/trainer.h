@@ -20,8 +20,8 @@
 
 namespace meshfold::train {
 
-// Where a run begins: "auto" (the newest checkpoint of run.dir, else anew), "none", or a checkpoint
-// directory.
+// Where a run begins: "auto" (the newest checkpoint of run.dir, else anew), "none", or a directory: a
+// checkpoint, or a run or checkpoints directory (its newest).
 struct ResumeOptions {
   std::string from = "auto";
 };
@@ -57,7 +57,8 @@ class Trainer {
 
   // Saves weights, moments, step and loader position into run.dir/checkpoints; returns the path.
   absl::StatusOr<std::string> Save();
-  // Restores all of it from a checkpoint directory.
+  // Restores all of it from a checkpoint directory. One of weights alone (a converted model) starts
+  // at step 0 with a fresh optimizer, from the first sample.
   absl::Status Load(const std::string& directory);
 
   int64_t step() const { return optimizer_->num_steps(); }
@@ -91,8 +92,5 @@ class Trainer {
   double gemm_rate_ = 0.0;                              // FLOP/s, 0: not measured
   std::string last_checkpoint_;
 };
-
-// run.dir/checkpoints, or checkpoint.dir where that is set.
-std::string CheckpointRoot(const Config& config);
 
 }  // namespace meshfold::train

@@ -13,7 +13,7 @@ namespace meshfold::train {
 struct TrainOptions {
   std::string config_path;
   std::vector<std::string> overrides;  // "section.key=value"
-  std::string resume = "auto";         // auto, none or a checkpoint directory
+  std::string resume = "auto";         // auto, none, or a checkpoint or run directory
 };
 absl::Status RunTrain(const TrainOptions& options);
 

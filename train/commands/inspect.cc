@@ -9,8 +9,8 @@
 #include "core/io/safetensors_dir.h"
 #include "models/hf_io.h"
 #include "parallel/checkpoint.h"
+#include "train/checkpoint_path.h"
 #include "train/commands/commands.h"
-#include "train/commands/loaded_model.h"
 
 namespace meshfold::train {
 namespace {

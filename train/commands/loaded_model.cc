@@ -7,6 +7,7 @@
 #include "core/io/file.h"
 #include "parallel/checkpoint.h"
 #include "parallel/train_state.h"
+#include "train/checkpoint_path.h"
 
 namespace meshfold::train {
 namespace {
@@ -38,12 +39,6 @@ absl::StatusOr<LoadedModel> FromCheckpoint(const ModelSource& source) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path) {
-  if (FileExists(JoinPath(path, "index.json"))) return path;
-  std::string inner = JoinPath(path, "checkpoints");
-  return parallel::LatestCheckpoint(IsDirectory(inner) ? inner : path);
-}
 
 absl::StatusOr<LoadedModel> LoadModel(const ModelSource& source) {
   if (source.checkpoint.empty() == source.hf.empty()) {

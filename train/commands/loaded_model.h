@@ -21,7 +21,4 @@ struct LoadedModel {
 // InvalidArgument unless exactly one source is given.
 absl::StatusOr<LoadedModel> LoadModel(const ModelSource& source);
 
-// The checkpoint that `path` means: itself, or the newest of a run or checkpoints directory.
-absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path);
-
 }  // namespace meshfold::train
