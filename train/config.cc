@@ -252,6 +252,8 @@ Config WithModel(Config config, const models::ModelConfig& model) {
     if (!model.layer_is_moe[layer]) c.dense_layers.push_back(static_cast<int64_t>(layer));
   }
   config.moe.options = model.moe;
+  // Where batches come from elsewhere, nothing has compared the default with this model.
+  config.data.sequence_length = std::min(config.data.sequence_length, model.max_position);
   return config;
 }
 

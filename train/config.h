@@ -154,7 +154,7 @@ absl::Status ValidateParallel(const Config& config, int64_t world);
 // the data is known.
 models::ModelConfig ToModelConfig(const Config& config);
 // `config` with an architecture written out in its keys and model.hf empty: what a checkpoint
-// saves.
+// saves. data.sequence_length is cut to the architecture's longest document, so that it is valid.
 Config WithModel(Config config, const models::ModelConfig& model);
 
 // Every key with its value; parsing it gives the same config.

@@ -18,8 +18,7 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const SafetensorsFile& file, const 
                                              bool negative_ok) {
   MF_ASSIGN_OR_RETURN(SafetensorsInfo info, file.info(name));
   if (info.shape.size() != 2 ||
-      (batch.batch != 0 &&
-       (info.shape[0] != batch.batch || info.shape[1] != batch.sequence))) {
+      (batch.batch != 0 && (info.shape[0] != batch.batch || info.shape[1] != batch.sequence))) {
     return absl::InvalidArgumentError(absl::StrCat(file.path(), ": '", name, "' has shape ",
                                                    Shape(info.shape).ToString(),
                                                    ", wanted [batch, sequence] as input_ids"));
@@ -31,11 +30,10 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const SafetensorsFile& file, const 
   std::vector<int32_t> ids;
   for (int64_t id : wide.span<int64_t>()) {
     if (id >= vocab_size || (id < 0 && !negative_ok)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file.path(), ": '", name, "' holds id ", id, " at row ",
-                       static_cast<int64_t>(ids.size()) / batch.sequence, ", column ",
-                       static_cast<int64_t>(ids.size()) % batch.sequence, "; the vocabulary has ",
-                       vocab_size));
+      return absl::InvalidArgumentError(absl::StrCat(
+          file.path(), ": '", name, "' holds id ", id, " at row ",
+          static_cast<int64_t>(ids.size()) / batch.sequence, ", column ",
+          static_cast<int64_t>(ids.size()) % batch.sequence, "; the vocabulary has ", vocab_size));
     }
     ids.push_back(id < 0 ? -100 : static_cast<int32_t>(id));
   }
@@ -54,12 +52,19 @@ std::vector<int32_t> ShiftLabels(const EvalBatch& batch) {
   return targets;
 }
 
+double ReadScalar(const Tensor& scalar) {
+  float value;
+  AwaitOnHost(*CurrentBackend().CopyToHost(scalar, &value));
+  return value;
+}
+
 void CollectTensors(LayerStack& model, const models::Family& family, const EvalBatch& batch,
                     const Tensor& logits, EvalResult& result) {
   Tensor loss = Tensor::Contiguous({1});
   CurrentBackend().Fill(result.loss, loss);
   result.tensors.push_back({"loss", loss});
-  result.tensors.push_back({"logits", logits.Reshape({batch.batch, batch.sequence, logits.cols()})});
+  result.tensors.push_back(
+      {"logits", logits.Reshape({batch.batch, batch.sequence, logits.cols()})});
   model.VisitParameters([&](Parameter& parameter) {
     if (!parameter.trained) return;
     for (models::HfTensor& part :
@@ -104,9 +109,10 @@ absl::StatusOr<EvalResult> EvaluateBatch(LayerStack& model, const models::Family
     parallel::Stage stage(model);
     stage.BeginStep(1);
     ThrowIfError(stage.Forward(0, context));
-    float loss;
-    AwaitOnHost(*CurrentBackend().CopyToHost(stage.loss(0), &loss));
-    result.loss = loss;
+    result.loss = ReadScalar(stage.loss(0));
+    for (const StepContext::AttachedLoss& attached : context.attached_losses()) {
+      result.loss += ReadScalar(attached.value);
+    }
     if (!want_tensors) return;
     ThrowIfError(stage.Backward(0));
     CollectTensors(model, family, batch, context.logits, result);

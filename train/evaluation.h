@@ -27,8 +27,8 @@ struct EvalBatch {
 absl::StatusOr<EvalBatch> ReadEvalBatch(const std::string& path, int64_t vocab_size);
 
 struct EvalResult {
-  double loss = 0.0;        // mean over counted targets; 0 when there is none
-  int64_t tokens = 0;       // counted targets
+  double loss = 0.0;   // mean over counted targets (0 when there is none), plus auxiliary losses
+  int64_t tokens = 0;  // counted targets
   std::vector<NamedTensor> tensors;  // "loss" [1], "logits" [B, S, V], "grad.<HF name>"
 };
 

@@ -20,8 +20,8 @@ double RoutedExpertFlopsPerToken(const models::ModelConfig& config);
 double AttentionFlops(const models::ModelConfig& config, const std::vector<int32_t>& cu_seqlens);
 
 // Forward and backward over packed documents: three times the forward (no recompute counted).
-// `is_padding` [T] as in MicroBatch, empty where there is none: documents of padding are not counted,
-// so that no padding makes a run look busier than it is.
+// `is_padding` [T] as in MicroBatch, empty where there is none: documents of padding are not
+// counted, so that no padding makes a run look busier than it is.
 double TrainingFlops(const models::ModelConfig& config, const std::vector<int32_t>& cu_seqlens,
                      const std::vector<uint8_t>& is_padding = {});
 

@@ -22,8 +22,8 @@ struct GenerateOptions {
 
 // Continues `prompt` (not empty) and returns the new tokens; calls `emit` for each as it appears.
 // InvalidArgument when prompt and new tokens exceed max_position, for an id that the model does not
-// have and for negative options. Runs in the current context without gradients. Ties go to the lower
-// id.
+// have and for negative options. Runs in the current context without gradients. Ties go to the
+// lower id.
 absl::StatusOr<std::vector<int32_t>> Generate(LayerStack& model, const std::vector<int32_t>& prompt,
                                               const GenerateOptions& options,
                                               const std::function<void(int32_t)>& emit);

@@ -1,11 +1,17 @@
-// The `meshfold` command: parses arguments and runs a subcommand (train/commands).
+// The `meshfold` command: parses arguments and runs a subcommand (train/commands). Exit status: 0
+// done, 1 it failed, 2 the command line is wrong; then with one sentence on stderr.
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "train/commands/commands.h"
+#include "train/schema_suggest.h"
 
 namespace meshfold::train {
 namespace {
@@ -48,12 +54,14 @@ void AddGenerate(CLI::App& app, Runner& run) {
   command->add_option("--prompt", options->prompt, "text to continue");
   command->add_option("--prompt-ids", options->prompt_ids, "token ids instead of a text")
       ->delimiter(',');
-  command->add_option("--max-new-tokens", options->max_new_tokens)->capture_default_str();
+  command->add_option("--max-new-tokens", options->max_new_tokens, "tokens to add at most")
+      ->capture_default_str();
   command->add_option("--temperature", options->temperature, "0: the most likely token")
       ->capture_default_str();
   command->add_option("--top-k", options->top_k, "sample among the k most likely; 0: all")
       ->capture_default_str();
-  command->add_option("--seed", options->seed)->capture_default_str();
+  command->add_option("--seed", options->seed, "the same seed draws the same tokens")
+      ->capture_default_str();
   command->callback([&run, options] { run = [options] { return RunGenerate(*options); }; });
 }
 
@@ -65,7 +73,8 @@ void AddConvert(CLI::App& app, Runner& run) {
   command->add_option("out", options->out_dir, "directory to write")->required();
   command->add_option("--experts", options->expert_form, "split or fused (hf)")
       ->capture_default_str();
-  command->add_option("--max-shard-bytes", options->max_shard_bytes)->capture_default_str();
+  command->add_option("--max-shard-bytes", options->max_shard_bytes, "size of one file (hf)")
+      ->capture_default_str();
   command->callback([&run, options] { run = [options] { return RunConvert(*options); }; });
 }
 
@@ -83,7 +92,7 @@ void AddConfig(CLI::App& app, Runner& run) {
 void AddInspect(CLI::App& app, Runner& run) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand("inspect", "what a checkpoint, model or file holds");
-  command->add_option("path", options->path)->required();
+  command->add_option("path", options->path, "directory or .safetensors file")->required();
   command->callback([&run, options] { run = [options] { return RunInspect(*options); }; });
 }
 
@@ -92,8 +101,31 @@ void AddDoctor(CLI::App& app, Runner& run) {
   command->callback([&run] { run = [] { return RunDoctor(); }; });
 }
 
+constexpr int kFailed = 1, kUsage = 2;
+
+int Fail(int exit_status, const std::string& sentence) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "meshfold: %s\n", sentence.c_str());
+  return exit_status;
+}
+
+int FailToParse(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  if (!app.get_subcommands().empty()) {
+    std::string command = app.get_subcommands().front()->get_name();
+    return Fail(kUsage, absl::StrCat(error.what(), " (meshfold ", command, " --help shows how)"));
+  }
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
+  if (argc < 2) {
+    return Fail(kUsage, absl::StrCat("give a command: ", absl::StrJoin(known, ", "),
+                                     " (meshfold --help tells more)"));
+  }
+  return Fail(kUsage, absl::StrCat("there is no '", argv[1], "'; the nearest command is '",
+                                   NearestName(argv[1], known), "' (meshfold --help shows all)"));
+}
+
 int Main(int argc, char** argv) {
-  CLI::App app("meshfold: distributed training of mixture-of-experts language models");
+  CLI::App app("meshfold: distributed training of mixture-of-experts language models", "meshfold");
   app.require_subcommand(1);
   Runner run;
   AddTrain(app, run);
@@ -103,18 +135,19 @@ int Main(int argc, char** argv) {
   AddConfig(app, run);
   AddInspect(app, run);
   AddDoctor(app, run);
-  CLI11_PARSE(app, argc, argv);
-  std::string trouble;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return FailToParse(app, error, argc, argv);
+  }
   try {
     absl::Status status = run();
-    if (status.ok()) return 0;
-    trouble = std::string(status.message());
+    return status.ok() ? 0 : Fail(kFailed, std::string(status.message()));
   } catch (const std::exception& error) {  // a StatusError, or the system is out of memory
-    trouble = error.what();
+    return Fail(kFailed, error.what());
   }
-  std::fflush(stdout);
-  std::fprintf(stderr, "meshfold: %s\n", trouble.c_str());
-  return 1;
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ absl::StatusOr<models::ModelConfig> Architecture(const Config& config, int64_t d
   if (model.vocab_size == 0) model.vocab_size = data_vocab;
   if (model.vocab_size == 0) {
     return absl::InvalidArgumentError(
-        "model.vocab_size is 0 and no source of data says its vocabulary: set model.vocab_size");
+        "model.vocab_size is 0 and no data says its vocabulary: set data.source, or "
+        "model.vocab_size where batches come from elsewhere");
   }
   if (data_vocab > model.vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat("the data's vocabulary has ", data_vocab,

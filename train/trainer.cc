@@ -94,6 +94,12 @@ double ReadScalar(const Tensor& scalar) {
   return value;
 }
 
+// Better now than hours later, at the first checkpoint.
+absl::Status CheckWritable(const std::string& directory) {
+  MF_RETURN_IF_ERROR(MakeDirs(directory));
+  return DurableFileWriter::Create(JoinPath(directory, "latest")).status();  // not closed: no file
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Config& config,
@@ -113,6 +119,12 @@ absl::Status Trainer::Build() {
   MF_RETURN_IF_ERROR(optim::Validate(ScheduleOf(config_)));
   MF_ASSIGN_OR_RETURN(std::vector<WeightedDataset> datasets, OpenDatasets(config_));
   MF_ASSIGN_OR_RETURN(model_, BuildModel(config_, VocabSizeOf(datasets)));
+  if (!datasets.empty() && config_.data.sequence_length > model_.config.max_position) {
+    // As Validate says where the config describes the model itself.
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.sequence_length ", config_.data.sequence_length, " is above the ",
+                     model_.config.max_position, " positions of the model in ", config_.model.hf));
+  }
   MF_ASSIGN_OR_RETURN(loader_, BuildLoader(config_, std::move(datasets), model_.config.vocab_size,
                                            /*part=*/0, /*num_parts=*/1));
   parameters_ = ParametersOf(*model_.layers);
@@ -303,6 +315,7 @@ absl::Status Trainer::Run() {
   MF_RETURN_IF_ERROR(MakeDirs(config_.run.dir));
   MF_RETURN_IF_ERROR(logger_.OpenFile(JoinPath(config_.run.dir, "log.txt")));
   MF_RETURN_IF_ERROR(WriteFile(JoinPath(config_.run.dir, "config.yaml"), ResolvedYaml(config_)));
+  MF_RETURN_IF_ERROR(CheckWritable(CheckpointRoot(config_)));
   MF_ASSIGN_OR_RETURN(std::unique_ptr<MetricsWriter> writer,
                       MetricsWriter::Open(JoinPath(config_.run.dir, "metrics.jsonl"), step()));
   gemm_rate_ = runtime_->MeasureGemmRate();

@@ -20,8 +20,8 @@
 
 namespace meshfold::train {
 
-// Where a run begins: "auto" (the newest checkpoint of run.dir, else anew), "none", or a directory: a
-// checkpoint, or a run or checkpoints directory (its newest).
+// Where a run begins: "auto" (the newest checkpoint of run.dir, else anew), "none", or a directory:
+// a checkpoint, or a run or checkpoints directory (its newest).
 struct ResumeOptions {
   std::string from = "auto";
 };

@@ -10,6 +10,9 @@
 namespace meshfold::train {
 
 absl::Status RunGenerate(const GenerateCommandOptions& options) {
+  if (!options.prompt.empty() && !options.prompt_ids.empty()) {
+    return absl::InvalidArgumentError("give one of --prompt and --prompt-ids");
+  }
   MF_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(options.source));
   ScopedExecContext scope(loaded.runtime->context());
   GenerateOptions generate;
@@ -24,27 +27,32 @@ absl::Status RunGenerate(const GenerateCommandOptions& options) {
       std::printf("%d ", id);
       std::fflush(stdout);
     };
-    MF_RETURN_IF_ERROR(
-        Generate(*loaded.model.layers, options.prompt_ids, generate, emit).status());
+    MF_RETURN_IF_ERROR(Generate(*loaded.model.layers, options.prompt_ids, generate, emit).status());
     std::printf("\n");
     return absl::OkStatus();
   }
   ByteTokenizer tokenizer;
   if (loaded.model.config.vocab_size != tokenizer.vocab_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the model's vocabulary has ", loaded.model.config.vocab_size,
-        " ids, not the 256 of bytes: tokenize elsewhere and give --prompt-ids"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model's vocabulary has ", loaded.model.config.vocab_size,
+                     " ids, not the 256 of bytes: tokenize elsewhere and give --prompt-ids"));
   }
   std::vector<int32_t> prompt = tokenizer.Encode(options.prompt);
   if (prompt.empty()) prompt = {*tokenizer.eos()};
   generate.eos = tokenizer.eos();
-  std::printf("%s", options.prompt.c_str());
+  bool shown = false;
+  auto show_prompt = [&] {  // once it is known to fit
+    if (!shown) std::printf("%s", options.prompt.c_str());
+    shown = true;
+  };
   auto emit = [&](int32_t id) {
+    show_prompt();
     if (id == generate.eos) return;
     std::fputc(id, stdout);
     std::fflush(stdout);
   };
   MF_RETURN_IF_ERROR(Generate(*loaded.model.layers, prompt, generate, emit).status());
+  show_prompt();
   std::printf("\n");
   return absl::OkStatus();
 }
