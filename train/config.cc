@@ -130,6 +130,10 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view pla
   MF_RETURN_IF_ERROR(schema.Read(text, place));
   for (const std::string& assignment : overrides) MF_RETURN_IF_ERROR(schema.Set(assignment));
   if (config.run.dir.empty()) config.run.dir = absl::StrCat("runs/", config.run.name);
+  models::MoeConfig& moe = config.moe.options;
+  // Mixtral divides always; its Hugging Face config has no word for anything else.
+  const bool may_skip = moe.top_k == 1 && config.model.family != "mixtral";
+  if (may_skip && !schema.IsGiven("moe.renormalize")) moe.renormalize = false;
   const absl::Status valid = Validate(config);
   if (!valid.ok()) return absl::Status(valid.code(), absl::StrCat(place, ": ", valid.message()));
   return config;

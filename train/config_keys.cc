@@ -145,7 +145,9 @@ void DeclareExperts(Schema& s, MoeSection& section) {
       .AtMost(kMaxSize);
   s.String("router", &c.router, "How experts are chosen.")
       .Names({"softmax_top_k", "sigmoid_group_bias"});
-  s.Bool("renormalize", &c.renormalize, "Whether the chosen weights are divided by their sum.")
+  s.Bool("renormalize", &c.renormalize,
+         "Whether the chosen weights are divided by their sum. Where it is not given, top_k 1 goes "
+         "without (but in mixtral): one weight over itself is 1 and teaches the router nothing.")
       .Synonyms({"norm_topk_prob"});
   s.Float("routed_scaling", &c.routed_scaling, "Factor on the chosen weights.").Above(0);
   s.Int("num_groups", &c.num_groups, "Groups of experts (sigmoid_group_bias).").AtLeast(1);

@@ -127,6 +127,12 @@ absl::Status Trainer::Build() {
   }
   MF_ASSIGN_OR_RETURN(loader_, BuildLoader(config_, std::move(datasets), model_.config.vocab_size,
                                            /*part=*/0, /*num_parts=*/1));
+  const models::MoeConfig& moe = model_.config.moe;
+  if (moe.num_experts > 1 && moe.top_k == 1 && moe.renormalize) {
+    logger_.Warning(
+        "moe.top_k 1 with moe.renormalize gives every token's expert the weight 1: the loss "
+        "teaches the router nothing, auxiliary losses alone do");
+  }
   parameters_ = ParametersOf(*model_.layers);
   MF_ASSIGN_OR_RETURN(optimizer_, optim::Optimizer::Create(OptimizerOf(config_), parameters_));
   stage_ = std::make_unique<parallel::Stage>(*model_.layers);

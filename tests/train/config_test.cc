@@ -222,6 +222,21 @@ TEST(ConfigTest, ModelConfigGoesThereAndBack) {
   EXPECT_EQ(ResolvedYaml(WithModel(read, ToModelConfig(read))), ResolvedYaml(config));
 }
 
+// One weight divided by itself is 1, and the router would learn nothing from the loss.
+TEST(ConfigTest, TopOneKeepsItsWeightUnlessToldOtherwise) {
+  const auto renormalizes = [](const std::string& yaml) {
+    return Parse(yaml).moe.options.renormalize;
+  };
+  EXPECT_FALSE(renormalizes("moe: {num_experts: 4, top_k: 1, expert_size: 8}"));
+  EXPECT_TRUE(renormalizes("moe: {num_experts: 4, top_k: 2, expert_size: 8}"));
+  EXPECT_TRUE(renormalizes("moe: {num_experts: 4, top_k: 1, expert_size: 8, renormalize: true}"));
+  EXPECT_TRUE(
+      renormalizes("model: {family: mixtral}\nmoe: {num_experts: 4, top_k: 1, expert_size: 8}"));
+  const std::string resolved =
+      ResolvedYaml(Parse("moe: {num_experts: 4, top_k: 1, expert_size: 8}"));
+  EXPECT_EQ(ResolvedYaml(Parse(resolved)), resolved);
+}
+
 TEST(ConfigTest, FilesNameTheirRuns) {
   const std::string path = ::testing::TempDir() + "/tiny.v2.yaml";
   std::ofstream(path) << "train: {steps: 7}\n";

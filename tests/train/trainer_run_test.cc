@@ -81,6 +81,27 @@ TEST_F(TrainerRunTest, MicroBatchesSumToTheWholeBatch) {
   }
 }
 
+// The weight of the one expert is its probability among all, so the router learns from the loss.
+TEST_F(TrainerRunTest, ATopOneRouterLearnsWithoutAuxiliaryLosses) {
+  const std::vector<std::string> plain = {"optimizer.name=sgd", "optimizer.weight_decay=0"};
+  constexpr char kTopOne[] = "moe: {num_experts: 4, top_k: 1, expert_size: 8}\n";
+  std::unique_ptr<Trainer> trainer = MakeTrainer(SmallConfig(kTopOne, plain));
+  std::map<std::string, Tensor> before = StateOf(*trainer);
+  Step(*trainer);
+  int gates = 0;
+  for (const auto& [name, tensor] : StateOf(*trainer)) {
+    if (!absl::StrContains(name, ".gate.")) continue;
+    EXPECT_NE(ToVector<float>(tensor), ToVector<float>(before.at(name))) << name;
+    ++gates;
+  }
+  EXPECT_EQ(gates, 2);
+  MF_ASSERT_OK(logger_.OpenFile(Path("log.txt")));
+  EXPECT_EQ(ReadFile(Path("log.txt")).value(), "");
+  MakeTrainer(SmallConfig(kTopOne, {"moe.renormalize=true"}));
+  EXPECT_THAT(ReadFile(Path("log.txt")).value(),
+              ::testing::HasSubstr("teaches the router nothing"));
+}
+
 // Dropped tokens, loads and losses are of the whole step, whatever it is cut into.
 TEST_F(TrainerRunTest, ReportsExpertLoads) {
   std::unique_ptr<Trainer> trainer = MakeTrainer(
