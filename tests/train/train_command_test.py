@@ -99,6 +99,11 @@ class TrainCommandTest(unittest.TestCase):
             self.assertIn(f"'{path}'", run.err)
             self.assertNotIn("step 1/", run.err)
 
+    def test_ranks_that_would_write_the_same_files_are_refused(self):
+        run = self.train("run", 3, env={**os.environ, "OMPI_COMM_WORLD_SIZE": "2"})
+        self.assertEqual(run.status, 1)
+        self.assertEqual(run.err, "meshfold: 2 ranks were started; this version trains on one\n")
+
     def test_a_corpus_without_text_is_an_error(self):
         self.place.write("empty.txt", "")
         run = self.train("run", 3, "data.source=empty.txt")
