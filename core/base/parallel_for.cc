@@ -47,7 +47,7 @@ void ParallelFor(int64_t count, int64_t grain, int num_threads,
     body(0, count);
     return;
   }
-  const int threads = static_cast<int>(parts);
+  [[maybe_unused]] const int threads = static_cast<int>(parts);
   ExceptionKeeper keeper;
 #pragma omp parallel for schedule(static, 1) num_threads(threads)
   for (int64_t part = 0; part < parts; ++part) {
@@ -61,7 +61,7 @@ void ParallelForDynamic(int64_t count, int num_threads, absl::FunctionRef<void(i
     for (int64_t i = 0; i < count; ++i) body(i);
     return;
   }
-  const int threads = static_cast<int>(std::min<int64_t>(num_threads, count));
+  [[maybe_unused]] const int threads = static_cast<int>(std::min<int64_t>(num_threads, count));
   ExceptionKeeper keeper;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (int64_t i = 0; i < count; ++i) {

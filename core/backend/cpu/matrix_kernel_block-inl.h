@@ -134,11 +134,14 @@ struct LeftBlock {
   int64_t rows;
   int64_t step;         // TileArgs::a_step
   int64_t tile_stride;  // floats between tiles
-  bool is_far;          // see Far
+  Left layout;
 };
 
-// Rows [m0, m0 + rows) and depth [p0, p0 + k) of A: packed before, packed now, or as they lie when
-// A is transposed already and packing would not pay: few panels share it, or it is small.
+// Rows at this distance, or a multiple of it, fall into few sets of a cache.
+inline constexpr int64_t kConflictFloats = 256;
+
+// Rows [m0, m0 + rows) and depth [p0, p0 + k) of A: packed before, or as they lie, or packed now:
+// rows that are in conflict, and an A^T that is large and shared by many panels.
 inline LeftBlock MakeLeftBlock(const MatrixProduct& product, int64_t m0, int64_t rows, int64_t p0,
                                int64_t k, int64_t num_panels, float* scratch) {
   const MatrixOperand& a = product.a;
@@ -146,17 +149,20 @@ inline LeftBlock MakeLeftBlock(const MatrixProduct& product, int64_t m0, int64_t
   const int64_t tile_stride = kTileRows * k;
   if (a.packed) {
     return {x + p0 * PaddedRows(a.rows) + (a.first_row + m0) * k, rows, kTileRows, tile_stride,
-            false};
+            Left::kPacked};
   }
   const float* first = a.transpose ? x + p0 * a.pitch + m0 : x + m0 * a.pitch + p0;
   if (a.transpose && product.b.packed && a.pitch <= cpu::kDirectPitch) {
-    return {first, rows, a.pitch, kTileRows, false};
+    return {first, rows, a.pitch, kTileRows, Left::kPacked};
   }
   if (a.transpose && num_panels <= kMaxPanelsFarLeft) {
-    return {first, rows, a.pitch, kTileRows, true};
+    return {first, rows, a.pitch, kTileRows, Left::kFarColumns};
+  }
+  if (!a.transpose && a.pitch % kConflictFloats != 0) {
+    return {first, rows, a.pitch, kTileRows * a.pitch, Left::kRows};
   }
   PackTiles(first, a.pitch, a.transpose, rows, k, scratch);
-  return {scratch, rows, kTileRows, tile_stride, false};
+  return {scratch, rows, kTileRows, tile_stride, Left::kPacked};
 }
 
 // Adds or stores a tile whose last vector is cut by the right edge of the result.
@@ -168,18 +174,18 @@ inline void StoreEdge(const float* tile, int64_t tile_pitch, int64_t rows, int64
 }
 
 // Rows of one panel of the result: `tile` describes the first tile.
-template <Far kFar>
+template <Left kLeft, Right kRight>
 inline void MultiplyPanel(const LeftBlock& left, int64_t vecs, int64_t cols,
                           const LineGrid& next_panel, TileArgs tile) {
   HWY_ALIGN float edge[kTileRows * kTileVecs * kFloatLanes];
   const bool is_edge = cols < vecs * kFloatLanes;
-  const TileFunction whole = SelectTile<kFar>(kTileRows, vecs);
+  const TileFunction whole = SelectTile<kLeft, kRight>(kTileRows, vecs);
   LineWalk fetches(next_panel, LinesPerTile(tile.k, vecs));
   tile.a = left.data;
   tile.a_step = left.step;
   for (int64_t i = 0; i < left.rows; i += kTileRows) {
     const int64_t tile_rows = std::min<int64_t>(kTileRows, left.rows - i);
-    const TileFunction run = tile_rows == kTileRows ? whole : SelectTile<kFar>(tile_rows, vecs);
+    const TileFunction run = tile_rows == kTileRows ? whole : SelectTile<kLeft, kRight>(tile_rows, vecs);
     tile.fetch = fetches.Next();
     if (!is_edge) {
       run(tile);
@@ -194,6 +200,27 @@ inline void MultiplyPanel(const LeftBlock& left, int64_t vecs, int64_t cols,
     tile.a += left.tile_stride;
     tile.out += kTileRows * tile.out_pitch;
   }
+}
+
+inline void MultiplyPanelPacked(const LeftBlock& left, int64_t vecs, int64_t cols,
+                                const LineGrid& next_panel, const TileArgs& tile) {
+  switch (left.layout) {
+    case Left::kPacked:
+      return MultiplyPanel<Left::kPacked, Right::kPacked>(left, vecs, cols, next_panel, tile);
+    case Left::kRows:
+      return MultiplyPanel<Left::kRows, Right::kPacked>(left, vecs, cols, next_panel, tile);
+    case Left::kFarColumns:
+      return MultiplyPanel<Left::kFarColumns, Right::kPacked>(left, vecs, cols, next_panel, tile);
+  }
+}
+
+// Not for kFarColumns: two far operands would fetch more lines than a core keeps in flight.
+inline void MultiplyPanelFar(const LeftBlock& left, int64_t vecs, int64_t cols,
+                             const LineGrid& next_panel, const TileArgs& tile) {
+  if (left.layout == Left::kRows) {
+    return MultiplyPanel<Left::kRows, Right::kFar>(left, vecs, cols, next_panel, tile);
+  }
+  MultiplyPanel<Left::kPacked, Right::kFar>(left, vecs, cols, next_panel, tile);
 }
 
 // One depth block of one column block of a product, and where the panels of B for it are, or go.
@@ -220,7 +247,7 @@ inline void MultiplyRows(const MatrixProduct& p, const ColumnBlock& c, const Pan
   const int64_t rows = std::min(RowBlock(p.m), p.m - m0);
   const LeftBlock left = MakeLeftBlock(p, m0, rows, c.p0, c.k, panels.count(), left_scratch);
   const bool packs = !p.b.packed && m0 == 0;
-  const bool is_right_far = !left.is_far && !p.b.packed && !p.b.transpose &&
+  const bool is_right_far = left.layout != Left::kFarColumns && !p.b.packed && !p.b.transpose &&
                             p.b.dtype == DType::kF32 && p.m <= kMaxRowsFarRight;
   for (int64_t i = 0; i < panels.count() && panels.begin(i) < c.n; ++i) {
     const int64_t c0 = c.n0 + panels.begin(i), cols = panels.cols(i), width = panels.width(i);
@@ -238,16 +265,12 @@ inline void MultiplyRows(const MatrixProduct& p, const ColumnBlock& c, const Pan
     if (is_right_far && cols == width) {
       tile.b = static_cast<const float*>(p.b.data) + c.p0 * p.b.pitch + c0;
       tile.b_step = p.b.pitch;
-      MultiplyPanel<Far::kRight>(left, panels.vecs(i), cols, next, tile);
-      continue;
-    }
-    if (packs) {
-      PackPanel(p.b, c.p0, c.k, c0, cols, width, c.panel(panels.begin(i), width, p.b));
-    }
-    if (left.is_far) {
-      MultiplyPanel<Far::kLeft>(left, panels.vecs(i), cols, next, tile);
+      MultiplyPanelFar(left, panels.vecs(i), cols, next, tile);
     } else {
-      MultiplyPanel<Far::kNone>(left, panels.vecs(i), cols, next, tile);
+      if (packs) {
+        PackPanel(p.b, c.p0, c.k, c0, cols, width, c.panel(panels.begin(i), width, p.b));
+      }
+      MultiplyPanelPacked(left, panels.vecs(i), cols, next, tile);
     }
   }
 }

@@ -29,7 +29,7 @@ struct LineStream {
 };
 
 struct TileArgs {
-  const float* a;  // element (i, p) at p * a_step + i
+  const float* a;  // element (i, p) at p * a_step + i; with Left::kRows at i * a_step + p
   int64_t a_step;
   const float* b;  // row p at p * b_step
   int64_t b_step;
@@ -40,30 +40,68 @@ struct TileArgs {
   LineStream fetch;
 };
 
-// An operand that is read where it lies: its rows are too far apart for the hardware to foresee the
-// next one, so each is fetched kFarAhead steps before it is needed.
-enum class Far { kNone, kLeft, kRight };
+// How a tile finds its operands: packed for it, or where they lie. Rows of a far operand are too far
+// apart for the hardware to foresee the next one, so each is fetched kFarAhead steps before it is
+// needed.
+enum class Left { kPacked, kRows, kFarColumns };
+enum class Right { kPacked, kFar };
 inline constexpr int64_t kFarAhead = 4;
 
-template <int kRows, int kVecs, Far kFar>
-HWY_INLINE void TileStep(const TileArgs& t, const float* a, const float* b,
+// Column p of a tile's A.
+template <Left kLeft>
+class LeftCursor {
+ public:
+  LeftCursor(const float* a, int64_t step) : a_(a), step_(step) {}
+  HWY_INLINE const float* at(int i) const { return a_ + i; }
+  HWY_INLINE void Next() { a_ += step_; }
+
+ private:
+  const float* a_;
+  const int64_t step_;
+};
+
+// Three pointers with the step once and twice reach eight rows by the processor's addressing modes.
+template <>
+class LeftCursor<Left::kRows> {
+ public:
+  LeftCursor(const float* a, int64_t step)
+      : row0_(a), row3_(a + 3 * step), row6_(a + (kTileRows > 6 ? 6 : 0) * step), step_(step) {}
+  HWY_INLINE const float* at(int i) const {
+    return (i < 3 ? row0_ : i < 6 ? row3_ : row6_) + i % 3 * step_;
+  }
+  HWY_INLINE void Next() {
+    ++row0_;
+    ++row3_;
+    ++row6_;
+  }
+
+ private:
+  const float *row0_, *row3_, *row6_;
+  const int64_t step_;
+};
+
+// Adds column p of A times row p of B, and moves on to the next.
+template <int kRows, int kVecs, Left kLeft, Right kRight>
+HWY_INLINE void TileStep(LeftCursor<kLeft>& a, int64_t a_step, const float*& b, int64_t b_step,
                          FloatVec (&sum)[kRows][kVecs]) {
   const FloatTag d;
   FloatVec right[kVecs];
 #pragma GCC unroll 3
   for (int j = 0; j < kVecs; ++j) {
     right[j] = hn::LoadU(d, b + j * kFloatLanes);
-    if (kFar == Far::kRight) {
-      __builtin_prefetch(b + kFarAhead * t.b_step + j * kFloatLanes, 0, 3);
+    if (kRight == Right::kFar) {
+      __builtin_prefetch(b + kFarAhead * b_step + j * kFloatLanes, 0, 3);
     }
   }
-  if (kFar == Far::kLeft) __builtin_prefetch(a + kFarAhead * t.a_step, 0, 3);
+  if (kLeft == Left::kFarColumns) __builtin_prefetch(a.at(0) + kFarAhead * a_step, 0, 3);
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
-    const FloatVec left = hn::Set(d, a[i]);
+    const FloatVec left = hn::Set(d, *a.at(i));
 #pragma GCC unroll 3
     for (int j = 0; j < kVecs; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
   }
+  a.Next();
+  b += b_step;
 }
 
 // Lines that a whole tile has time to fetch: one for every two steps after the lines of the result.
@@ -71,8 +109,9 @@ inline int64_t LinesPerTile(int64_t k, int64_t vecs) {
   return std::max<int64_t>(0, k / 2 - kTileRows * vecs);
 }
 
-template <int kRows, int kVecs, Far kFar>
-HWY_NOINLINE void Tile(const TileArgs& t) {
+template <int kRows, int kVecs, Left kLeft, Right kRight>
+HWY_NOINLINE void Tile(const TileArgs& args) {
+  const TileArgs t = args;  // a copy cannot change under the stores below
   const FloatTag d;
   FloatVec sum[kRows][kVecs];
 #pragma GCC unroll 8
@@ -80,7 +119,7 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
 #pragma GCC unroll 3
     for (int j = 0; j < kVecs; ++j) sum[i][j] = hn::Zero(d);
   }
-  const float* a = t.a;
+  LeftCursor<kLeft> a(t.a, t.a_step);
   const float* b = t.b;
   int64_t p = t.k;
   for (int j = 0; j < kVecs && p >= 2 * kRows; ++j) {
@@ -88,10 +127,8 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
     for (int i = 0; i < kRows; ++i) {
       __builtin_prefetch(out, 1, 3);
       out += t.out_pitch;
-      TileStep<kRows, kVecs, kFar>(t, a, b, sum);
-      TileStep<kRows, kVecs, kFar>(t, a + t.a_step, b + t.b_step, sum);
-      a += 2 * t.a_step;
-      b += 2 * t.b_step;
+      TileStep<kRows, kVecs, kLeft, kRight>(a, t.a_step, b, t.b_step, sum);
+      TileStep<kRows, kVecs, kLeft, kRight>(a, t.a_step, b, t.b_step, sum);
     }
     p -= 2 * kRows;
   }
@@ -99,12 +136,10 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
   for (; p >= 2; p -= 2) {
     __builtin_prefetch(fetch.at, 0, 2);
     fetch.at += fetch.step;
-    TileStep<kRows, kVecs, kFar>(t, a, b, sum);
-    TileStep<kRows, kVecs, kFar>(t, a + t.a_step, b + t.b_step, sum);
-    a += 2 * t.a_step;
-    b += 2 * t.b_step;
+    TileStep<kRows, kVecs, kLeft, kRight>(a, t.a_step, b, t.b_step, sum);
+    TileStep<kRows, kVecs, kLeft, kRight>(a, t.a_step, b, t.b_step, sum);
   }
-  if (p > 0) TileStep<kRows, kVecs, kFar>(t, a, b, sum);
+  if (p > 0) TileStep<kRows, kVecs, kLeft, kRight>(a, t.a_step, b, t.b_step, sum);
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
     float* out = t.out + i * t.out_pitch;
@@ -119,27 +154,27 @@ HWY_NOINLINE void Tile(const TileArgs& t) {
 
 using TileFunction = void (*)(const TileArgs&);
 
-template <int kVecs, Far kFar>
+template <int kVecs, Left kLeft, Right kRight>
 HWY_INLINE TileFunction TileOfRows(int64_t rows) {
   constexpr TileFunction kTiles[8] = {
-      &Tile<1, kVecs, kFar>,
-      &Tile<2, kVecs, kFar>,
-      &Tile<3, kVecs, kFar>,
-      &Tile<4, kVecs, kFar>,
-      &Tile<HWY_MIN(5, kTileRows), kVecs, kFar>,
-      &Tile<HWY_MIN(6, kTileRows), kVecs, kFar>,
-      &Tile<HWY_MIN(7, kTileRows), kVecs, kFar>,
-      &Tile<HWY_MIN(8, kTileRows), kVecs, kFar>,
+      &Tile<1, kVecs, kLeft, kRight>,
+      &Tile<2, kVecs, kLeft, kRight>,
+      &Tile<3, kVecs, kLeft, kRight>,
+      &Tile<4, kVecs, kLeft, kRight>,
+      &Tile<HWY_MIN(5, kTileRows), kVecs, kLeft, kRight>,
+      &Tile<HWY_MIN(6, kTileRows), kVecs, kLeft, kRight>,
+      &Tile<HWY_MIN(7, kTileRows), kVecs, kLeft, kRight>,
+      &Tile<HWY_MIN(8, kTileRows), kVecs, kLeft, kRight>,
   };
   return kTiles[rows - 1];
 }
 
 // The function for a tile of `rows` <= kTileRows and `vecs` <= kTileVecs.
-template <Far kFar>
+template <Left kLeft, Right kRight>
 TileFunction SelectTile(int64_t rows, int64_t vecs) {
-  if (vecs == 3) return TileOfRows<3, kFar>(rows);
-  if (vecs == 2) return TileOfRows<2, kFar>(rows);
-  return TileOfRows<1, kFar>(rows);
+  if (vecs == 3) return TileOfRows<3, kLeft, kRight>(rows);
+  if (vecs == 2) return TileOfRows<2, kLeft, kRight>(rows);
+  return TileOfRows<1, kLeft, kRight>(rows);
 }
 
 }  // namespace meshfold::HWY_NAMESPACE

@@ -24,25 +24,23 @@ void AddTo(const float* x, float* sum, int64_t n) {
   });
 }
 
-// Sum of squares of 1024 floats in 16 running f64 sums, then a fixed tree: the square of an f32 is
-// exact in f64, so every instruction set adds the same numbers in the same order.
-double SumSquares1024(const float* x) {
+// Adds the squares of n floats, a multiple of 16, to 16 running f64 sums, element i to sum i % 16:
+// the square of an f32 is exact in f64, so every instruction set adds the same numbers in the same
+// order.
+void AddSquares16(const float* x, int64_t n, double* sums) {
+  constexpr int64_t kSums = 16, kLanes = HWY_MIN(HWY_LANES(double), 8), kVecs = kSums / kLanes;
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> df;
-  constexpr int64_t kSums = 16, kLanes = HWY_MIN(HWY_LANES(double), 8);
-  HWY_ALIGN double sums[kSums] = {};
-  for (int64_t lane = 0; lane < kSums; lane += kLanes) {
-    auto sum = hn::Zero(d);
-    for (int64_t i = lane; i < 1024; i += kSums) {
-      const auto value = hn::PromoteTo(d, hn::LoadU(df, x + i));
-      sum = hn::MulAdd(value, value, sum);
+  hn::Vec<decltype(d)> sum[kVecs];
+  for (int64_t v = 0; v < kVecs; ++v) sum[v] = hn::LoadU(d, sums + v * kLanes);
+  for (int64_t i = 0; i < n; i += kSums) {
+#pragma GCC unroll 16
+    for (int64_t v = 0; v < kVecs; ++v) {
+      const auto value = hn::PromoteTo(d, hn::LoadU(df, x + i + v * kLanes));
+      sum[v] = hn::MulAdd(value, value, sum[v]);
     }
-    hn::Store(sum, d, sums + lane);
   }
-  for (int64_t width = kSums / 2; width >= 1; width /= 2) {
-    for (int64_t i = 0; i < width; ++i) sums[i] += sums[i + width];
-  }
-  return sums[0];
+  for (int64_t v = 0; v < kVecs; ++v) hn::StoreU(sum[v], d, sums + v * kLanes);
 }
 
 double DotF64(const float* a, const float* b, int64_t n) {
@@ -74,7 +72,7 @@ HWY_AFTER_NAMESPACE();
 namespace meshfold {
 
 HWY_EXPORT(AddTo);
-HWY_EXPORT(SumSquares1024);
+HWY_EXPORT(AddSquares16);
 HWY_EXPORT(DotF64);
 HWY_EXPORT(ScaleTo);
 
@@ -86,13 +84,25 @@ constexpr int64_t kColumnBlock = 2048;
 
 // The sum of the logical block starting at `begin`, the same bits for padded and contiguous rows.
 double BlockSquareSum(const Tensor& x, int64_t begin, int64_t end) {
-  const auto kernel = HWY_DYNAMIC_DISPATCH(SumSquares1024);
-  if (x.IsContiguous() && end - begin == kBlock) return kernel(x.data<float>() + begin);
-  float block[kBlock] = {};
-  ForEachPiece<float>(x, begin, end, [&](const float* piece, int64_t first, int64_t count) {
-    std::copy_n(piece, count, block + (first - begin));
-  });
-  return kernel(block);
+  constexpr int64_t kSums = 16;
+  const auto add = HWY_DYNAMIC_DISPATCH(AddSquares16);
+  double sums[kSums] = {};
+  if (x.cols() % kSums == 0 || (x.IsContiguous() && end - begin == kBlock)) {
+    // Pieces of rows begin and end at multiples of 16, as blocks do.
+    ForEachPiece<float>(x, begin, end, [&](const float* piece, int64_t, int64_t count) {
+      add(piece, count, sums);
+    });
+  } else {
+    float block[kBlock] = {};
+    ForEachPiece<float>(x, begin, end, [&](const float* piece, int64_t first, int64_t count) {
+      std::copy_n(piece, count, block + (first - begin));
+    });
+    add(block, kBlock, sums);
+  }
+  for (int64_t width = kSums / 2; width >= 1; width /= 2) {
+    for (int64_t i = 0; i < width; ++i) sums[i] += sums[i + width];
+  }
+  return sums[0];
 }
 
 }  // namespace
