@@ -1,5 +1,6 @@
 #include "models/hf_config.h"
 
+#include <optional>
 #include <utility>
 
 #include "core/base/status_macros.h"
@@ -38,14 +39,25 @@ absl::Status ReadRopeScaling(const Json& rope, RopeConfig* out) {
   return absl::OkStatus();
 }
 
+// Rotating a part of each head only would be another model.
+absl::Status CheckWholeRotation(const Json& config) {
+  MF_ASSIGN_OR_RETURN(double part, HfValue<double>(config, "partial_rotary_factor", 1.0));
+  if (part == 1.0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("config.json: partial_rotary_factor ", part, " is not supported (1 is)"));
+}
+
 absl::Status ReadRope(const Json& config, RopeConfig* out) {
-  MF_ASSIGN_OR_RETURN(out->theta, HfValue<double>(config, "rope_theta", 10000.0));
+  MF_ASSIGN_OR_RETURN(out->theta, HfValue<double>(config, "rope_theta", out->theta));
+  MF_RETURN_IF_ERROR(CheckWholeRotation(config));
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     auto it = config.find(key);
     if (it == config.end() || it->is_null()) continue;
     if (!it->is_object()) {
-      return absl::InvalidArgumentError(absl::StrCat("config.json: '", key, "' is not an object"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("config.json: '", key, "' is ", ShowJson(*it), ", not an object"));
     }
+    MF_RETURN_IF_ERROR(CheckWholeRotation(*it));
     MF_ASSIGN_OR_RETURN(out->theta, HfValue<double>(*it, "rope_theta", out->theta));
     MF_RETURN_IF_ERROR(ReadRopeScaling(*it, out));
   }
@@ -60,8 +72,11 @@ Json WriteRope(const RopeConfig& rope) {
     out["original_max_position_embeddings"] = rope.original_max_position;
   }
   switch (rope.scaling) {
-    case RopeConfig::Scaling::kNone: break;
-    case RopeConfig::Scaling::kLinear: out["rope_type"] = "linear"; break;
+    case RopeConfig::Scaling::kNone:
+      break;
+    case RopeConfig::Scaling::kLinear:
+      out["rope_type"] = "linear";
+      break;
     case RopeConfig::Scaling::kLlama3:
       out["rope_type"] = "llama3";
       out["low_freq_factor"] = rope.low_freq_factor;
@@ -80,7 +95,48 @@ Json WriteRope(const RopeConfig& rope) {
   return out;
 }
 
+absl::StatusOr<std::optional<int64_t>> ReadTokenId(const Json& config, const std::string& key) {
+  if (!config.contains(key) || config[key].is_null()) return std::nullopt;
+  MF_ASSIGN_OR_RETURN(int64_t id, HfValue<int64_t>(config, key, 0));
+  return id;
+}
+
+absl::Status ReadSpecialTokens(const Json& config, SpecialTokens* out) {
+  MF_ASSIGN_OR_RETURN(out->bos, ReadTokenId(config, "bos_token_id"));
+  MF_ASSIGN_OR_RETURN(out->pad, ReadTokenId(config, "pad_token_id"));
+  auto eos = config.find("eos_token_id");
+  if (eos == config.end() || eos->is_null()) return absl::OkStatus();
+  for (const Json& id : eos->is_array() ? *eos : Json::array({*eos})) {
+    if (!IsInt64(id)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "config.json: 'eos_token_id' is ", ShowJson(*eos), ", not an id or a list of ids"));
+    }
+    out->eos.push_back(id.get<int64_t>());
+  }
+  return absl::OkStatus();
+}
+
+// Absent ids are written as null: without the key transformers takes its class's default, whose
+// padding id silences the gradient of one embedding row and whose end token stops generation.
+void WriteSpecialTokens(const SpecialTokens& tokens, Json* out) {
+  const auto or_null = [](const std::optional<int64_t>& id) { return id ? Json(*id) : Json(); };
+  (*out)["bos_token_id"] = or_null(tokens.bos);
+  (*out)["pad_token_id"] = or_null(tokens.pad);
+  Json eos = tokens.eos.empty() ? Json() : Json(tokens.eos);
+  (*out)["eos_token_id"] = tokens.eos.size() == 1 ? Json(tokens.eos.front()) : eos;
+}
+
 }  // namespace
+
+bool IsInt64(const Json& value) {
+  return value.is_number_integer() &&
+         !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX});
+}
+
+std::string ShowJson(const Json& value) {
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() <= 80 ? text : absl::StrCat(text.substr(0, 80), "...");
+}
 
 absl::Status ReadCommonHf(const Json& config, ModelConfig* model) {
   MF_ASSIGN_OR_RETURN(std::string act, HfValue<std::string>(config, "hidden_act", "silu"));
@@ -94,12 +150,18 @@ absl::Status ReadCommonHf(const Json& config, ModelConfig* model) {
   MF_ASSIGN_OR_RETURN(model->num_heads, HfValue<int64_t>(config, "num_attention_heads", 32));
   MF_ASSIGN_OR_RETURN(model->num_kv_heads,
                       HfValue<int64_t>(config, "num_key_value_heads", model->num_heads));
+  // The readers divide by the one and loop over the other before Validate sees them.
   if (model->num_heads <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("config.json: num_attention_heads is ", model->num_heads));
+    return absl::InvalidArgumentError(absl::StrCat("config.json: num_attention_heads is ",
+                                                   model->num_heads, "; it must be at least 1"));
   }
-  MF_ASSIGN_OR_RETURN(model->head_dim, HfValue<int64_t>(config, "head_dim",
-                                                        model->hidden_size / model->num_heads));
+  if (model->num_layers <= 0 || model->num_layers > kMaxModelLayers) {
+    return absl::InvalidArgumentError(absl::StrCat("config.json: num_hidden_layers is ",
+                                                   model->num_layers, ", outside [1, ",
+                                                   kMaxModelLayers, "]"));
+  }
+  MF_ASSIGN_OR_RETURN(model->head_dim,
+                      HfValue<int64_t>(config, "head_dim", model->hidden_size / model->num_heads));
   MF_ASSIGN_OR_RETURN(model->intermediate_size,
                       HfValue<int64_t>(config, "intermediate_size", 11008));
   MF_ASSIGN_OR_RETURN(model->max_position,
@@ -107,8 +169,8 @@ absl::Status ReadCommonHf(const Json& config, ModelConfig* model) {
   MF_ASSIGN_OR_RETURN(model->norm_eps, HfValue<double>(config, "rms_norm_eps", model->norm_eps));
   MF_ASSIGN_OR_RETURN(model->tie_embeddings, HfValue<bool>(config, "tie_word_embeddings", false));
   MF_ASSIGN_OR_RETURN(model->attention_bias, HfValue<bool>(config, "attention_bias", false));
-  MF_ASSIGN_OR_RETURN(model->initializer_range,
-                      HfValue<double>(config, "initializer_range", 0.02));
+  MF_ASSIGN_OR_RETURN(model->initializer_range, HfValue<double>(config, "initializer_range", 0.02));
+  MF_RETURN_IF_ERROR(ReadSpecialTokens(config, &model->special_tokens));
   return ReadRope(config, &model->rope);
 }
 
@@ -129,6 +191,7 @@ Json WriteCommonHf(const ModelConfig& model, Json base) {
   base["initializer_range"] = model.initializer_range;
   base["rope_parameters"] = WriteRope(model.rope);
   base["use_cache"] = true;
+  WriteSpecialTokens(model.special_tokens, &base);
   return base;
 }
 

@@ -20,10 +20,10 @@ namespace {
 constexpr size_t kMaxListed = 6;
 
 std::string ListNames(const std::vector<std::string>& names) {
-  std::vector<std::string> shown(names.begin(),
-                                 names.begin() + std::min(names.size(), kMaxListed));
+  std::vector<std::string> shown(names.begin(), names.begin() + std::min(names.size(), kMaxListed));
   std::string text = absl::StrJoin(shown, ", ");
-  if (names.size() > kMaxListed) absl::StrAppend(&text, " and ", names.size() - kMaxListed, " more");
+  if (names.size() > kMaxListed)
+    absl::StrAppend(&text, " and ", names.size() - kMaxListed, " more");
   return text;
 }
 
@@ -37,11 +37,17 @@ absl::StatusOr<std::pair<ModelConfig, Family>> ReadConfig(const std::string& pat
   if (!json.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, "/config.json is not a JSON object"));
   }
-  MF_ASSIGN_OR_RETURN(std::string type, HfValue<std::string>(json, "model_type", ""));
   auto explain = [&](const absl::Status& status) {
-    return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
   };
-  absl::StatusOr<Family> family = FamilyRegistry().Find(type);
+  absl::StatusOr<std::string> type = HfValue<std::string>(json, "model_type", "");
+  if (!type.ok()) return explain(type.status());
+  if (type->empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(path,
+                                                   ": config.json has no 'model_type'; known: ",
+                                                   absl::StrJoin(FamilyRegistry().Names(), ", ")));
+  }
+  absl::StatusOr<Family> family = FamilyRegistry().Find(*type);
   if (!family.ok()) return explain(family.status());
   absl::StatusOr<ModelConfig> config = family->from_hf(json);
   if (!config.ok()) return explain(config.status());
@@ -50,22 +56,36 @@ absl::StatusOr<std::pair<ModelConfig, Family>> ReadConfig(const std::string& pat
   return std::make_pair(*config, *family);
 }
 
-absl::StatusOr<DType> StoredDType(const SafetensorsInfo& info, const std::string& name) {
+// "'<name>' in <file>"
+std::string PlaceOf(const SafetensorsDir& tensors, const std::string& name) {
+  return absl::StrCat("'", name, "' in ", BaseName(tensors.FileOf(name).value()->path()));
+}
+
+// "BF16 [4, 3]"
+std::string TypeText(const SafetensorsInfo& info) {
+  return absl::StrCat(FileDTypeName(info.dtype), " ", Shape(info.shape).ToString());
+}
+
+absl::StatusOr<DType> StoredDType(const SafetensorsDir& tensors, const std::string& name) {
+  MF_ASSIGN_OR_RETURN(SafetensorsInfo info, tensors.info(name));
   switch (info.dtype) {
-    case FileDType::kF32: return DType::kF32;
-    case FileDType::kBF16: return DType::kBF16;
-    case FileDType::kF16: return DType::kF16;
+    case FileDType::kF32:
+      return DType::kF32;
+    case FileDType::kBF16:
+      return DType::kBF16;
+    case FileDType::kF16:
+      return DType::kF16;
     default:
       return absl::InvalidArgumentError(
-          absl::StrCat("tensor '", name, "' has type ", FileDTypeName(info.dtype),
-                       "; weights may be F32, BF16 or F16"));
+          absl::StrCat(tensors.directory(), ": ", PlaceOf(tensors, name), " has type ",
+                       FileDTypeName(info.dtype), "; weights may be F32, BF16 or F16"));
   }
 }
 
 // Loads one parameter from the tensors it is made of.
 class ParameterLoader {
  public:
-  ParameterLoader(const HfDirectory& directory, std::optional<DType> dtype)
+  ParameterLoader(const HfDirectory& directory, HfDType dtype)
       : directory_(directory), dtype_(dtype) {}
 
   absl::Status Load(Parameter& parameter) {
@@ -73,7 +93,7 @@ class ParameterLoader {
     int64_t bytes = parameter.shape.numel() * SizeOf(DType::kF32);
     Tensor outline = Tensor::FromStorage(Storage::Wrap(nullptr, bytes, DeviceKind::kHost, nullptr),
                                          parameter.shape, DType::kF32, 0, parameter.shape.cols());
-    parameter.dtype = DType::kF32;
+    DType dtype = DType::kF32;
     bool first = true;
     for (const HfTensor& part : Parts(parameter, outline)) {
       consumed_.insert(part.name);
@@ -83,16 +103,17 @@ class ParameterLoader {
         continue;
       }
       if (Shape(info->shape) != part.view.shape()) {
-        misshapen_.push_back(absl::StrCat(part.name, " has shape ", Shape(info->shape).ToString(),
-                                          ", the config asks for ", part.view.shape().ToString()));
+        misshapen_.push_back(absl::StrCat(PlaceOf(directory_.tensors, part.name), " has shape ",
+                                          Shape(info->shape).ToString(), ", the config asks for ",
+                                          part.view.shape().ToString()));
         continue;
       }
-      MF_ASSIGN_OR_RETURN(DType stored, StoredDType(*info, part.name));
+      MF_ASSIGN_OR_RETURN(DType stored, StoredDType(directory_.tensors, part.name));
       // Parts of different types meet in f32, which holds all of them exactly.
-      parameter.dtype = first || stored == parameter.dtype ? stored : DType::kF32;
+      dtype = first || stored == dtype ? stored : DType::kF32;
       first = false;
     }
-    if (dtype_.has_value() && parameter.trained) parameter.dtype = *dtype_;
+    if (dtype_ == HfDType::kOfFile) parameter.dtype = dtype;
     if (!missing_.empty() || !misshapen_.empty()) return absl::OkStatus();  // reported by Finish
     Allocate(parameter);
     for (const HfTensor& part : Parts(parameter, parameter.value.data())) {
@@ -115,9 +136,8 @@ class ParameterLoader {
       faults.push_back(absl::StrCat("not part of the model: ", ListNames(unexpected)));
     }
     if (faults.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(directory_.path,
-                                                   ": tensors do not match config.json; ",
-                                                   absl::StrJoin(faults, "; ")));
+    return absl::InvalidArgumentError(absl::StrCat(
+        directory_.path, ": tensors do not match config.json; ", absl::StrJoin(faults, "; ")));
   }
 
  private:
@@ -129,30 +149,38 @@ class ParameterLoader {
   }
 
   const HfDirectory& directory_;
-  std::optional<DType> dtype_;
+  HfDType dtype_;
   std::set<std::string> consumed_;
   std::vector<std::string> missing_, misshapen_;
 };
 
 absl::Status CheckTiedHead(const HfDirectory& directory) {
-  if (!directory.config.tie_embeddings || !directory.tensors.Has("lm_head.weight")) {
+  constexpr char kHead[] = "lm_head.weight", kEmbedding[] = "model.embed_tokens.weight";
+  const SafetensorsDir& tensors = directory.tensors;
+  if (!directory.config.tie_embeddings || !tensors.Has(kHead)) return absl::OkStatus();
+  MF_ASSIGN_OR_RETURN(SafetensorsInfo head, tensors.info(kHead));
+  MF_ASSIGN_OR_RETURN(SafetensorsInfo embedding, tensors.info(kEmbedding));
+  MF_ASSIGN_OR_RETURN(auto head_file, tensors.FileOf(kHead));
+  MF_ASSIGN_OR_RETURN(auto embedding_file, tensors.FileOf(kEmbedding));
+  MF_ASSIGN_OR_RETURN(auto head_bytes, head_file->bytes(kHead));
+  MF_ASSIGN_OR_RETURN(auto embedding_bytes, embedding_file->bytes(kEmbedding));
+  if (TypeText(head) == TypeText(embedding) && head_bytes == embedding_bytes) {
     return absl::OkStatus();
   }
-  MF_ASSIGN_OR_RETURN(auto head_file, directory.tensors.FileOf("lm_head.weight"));
-  MF_ASSIGN_OR_RETURN(auto embed_file, directory.tensors.FileOf("model.embed_tokens.weight"));
-  MF_ASSIGN_OR_RETURN(auto head, head_file->bytes("lm_head.weight"));
-  MF_ASSIGN_OR_RETURN(auto embed, embed_file->bytes("model.embed_tokens.weight"));
-  if (head == embed) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(directory.path, ": config.json ties the embeddings, but lm_head.weight differs "
-                                   "from model.embed_tokens.weight"));
+      absl::StrCat(directory.path, ": config.json ties the embeddings, but ",
+                   PlaceOf(tensors, kHead), ", ", TypeText(head), ", is not equal to ",
+                   PlaceOf(tensors, kEmbedding), ", ", TypeText(embedding)));
 }
 
 const char* HfDTypeName(DType dtype) {
   switch (dtype) {
-    case DType::kBF16: return "bfloat16";
-    case DType::kF16: return "float16";
-    default: return "float32";
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kF16:
+      return "float16";
+    default:
+      return "float32";
   }
 }
 
@@ -173,8 +201,7 @@ absl::StatusOr<HfDirectory> OpenHf(const std::string& path) {
   return HfDirectory{path, read.first, read.second, form, std::move(tensors)};
 }
 
-absl::Status LoadHfWeights(const HfDirectory& directory, Module& model,
-                           std::optional<DType> dtype) {
+absl::Status LoadHfWeights(const HfDirectory& directory, Module& model, HfDType dtype) {
   ParameterLoader loader(directory, dtype);
   absl::Status status;
   model.VisitParameters([&](Parameter& parameter) {
@@ -202,8 +229,8 @@ absl::Status WriteHf(const std::string& path, const ModelConfig& config, Module&
   json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;
   json["dtype"] = HfDTypeName(parameters.front()->dtype);
-  MF_ASSIGN_OR_RETURN(
-      auto writer, ShardedSafetensorsWriter::Create(path, specs, {options.max_shard_bytes}));
+  MF_ASSIGN_OR_RETURN(auto writer,
+                      ShardedSafetensorsWriter::Create(path, specs, {options.max_shard_bytes}));
   for (const TensorSpec& spec : writer->order()) {
     MF_RETURN_IF_ERROR(writer->Append(spec.name, tensors.at(spec.name)));
   }

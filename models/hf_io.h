@@ -1,7 +1,6 @@
 // Hugging Face model directories: config.json and safetensors, read into and written from a model.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "core/io/safetensors_dir.h"
 #include "core/nn/module.h"
-#include "core/tensor/dtype.h"
 #include "models/family.h"
 #include "models/hf_names.h"
 #include "models/model_config.h"
@@ -32,12 +30,14 @@ absl::StatusOr<HfDirectory> OpenHf(const std::string& path);
 // Reads only config.json.
 absl::StatusOr<ModelConfig> ReadHfConfig(const std::string& path);
 
-// Allocates every parameter of `model` (built from directory.config) and fills it. `dtype`: storage
-// of the parameters; absent: each tensor's own type in the file (f32, bf16 or f16). InvalidArgument
+// Storage of loaded parameters: the type of the tensors in the file (f32, bf16 or f16; f32 where one
+// parameter is made of different ones), or what Parameter::dtype already says.
+enum class HfDType { kOfFile, kOfParameter };
+
+// Allocates every parameter of `model` (built from directory.config) and fills it. InvalidArgument
 // lists tensors that are missing, have another shape, or belong to no parameter. A tied model's
 // lm_head, when a file has one, must equal the embedding.
-absl::Status LoadHfWeights(const HfDirectory& directory, Module& model,
-                           std::optional<DType> dtype);
+absl::Status LoadHfWeights(const HfDirectory& directory, Module& model, HfDType dtype);
 
 struct HfWriteOptions {
   HfExpertForm expert_form = HfExpertForm::kSplit;

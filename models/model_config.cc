@@ -11,7 +11,8 @@
 namespace meshfold::models {
 namespace {
 
-constexpr double kMaxParameters = 4e18;  // below 2^62: every count and byte offset fits int64_t
+// Below 2^59: every count and byte offset, of 64-bit elements too, fits int64_t.
+constexpr double kMaxParameters = 4e17;
 
 absl::Status Invalid(std::string message) {
   return absl::InvalidArgumentError(absl::StrCat("[ModelConfig] ", message));
@@ -66,6 +67,12 @@ T Count(const ModelConfig& config, int64_t experts) {
   return count;
 }
 
+absl::Status CheckSize(const char* name, int64_t value, int64_t most) {
+  if (value <= 0) return Invalid(absl::StrCat(name, " is ", value, "; it must be at least 1"));
+  if (value <= most) return absl::OkStatus();
+  return Invalid(absl::StrCat(name, " is ", value, "; it may be at most ", most));
+}
+
 absl::Status ValidateSizes(const ModelConfig& config) {
   const std::pair<const char*, int64_t> sizes[] = {
       {"vocab_size", config.vocab_size},     {"hidden_size", config.hidden_size},
@@ -73,8 +80,9 @@ absl::Status ValidateSizes(const ModelConfig& config) {
       {"num_kv_heads", config.num_kv_heads}, {"head_dim", config.head_dim},
       {"max_position", config.max_position}, {"intermediate_size", config.intermediate_size}};
   for (const auto& [name, value] : sizes) {
-    if (value <= 0) return Invalid(absl::StrCat(name, " is ", value, "; it must be at least 1"));
+    MF_RETURN_IF_ERROR(CheckSize(name, value, kMaxModelSize));
   }
+  MF_RETURN_IF_ERROR(CheckSize("num_layers", config.num_layers, kMaxModelLayers));
   if (config.sliding_window < 0) {
     return Invalid(absl::StrCat("sliding_window is ", config.sliding_window,
                                 "; it must be 0 (no window) or positive"));
@@ -160,9 +168,8 @@ absl::Status ValidateMoe(const MoeConfig& moe) {
     return Invalid(absl::StrCat("moe.top_k ", moe.top_k,
                                 " is outside [1, moe.num_experts = ", moe.num_experts, "]"));
   }
-  if (moe.expert_size < 1) {
-    return Invalid(absl::StrCat("moe.expert_size is ", moe.expert_size, "; it must be at least 1"));
-  }
+  MF_RETURN_IF_ERROR(CheckSize("moe.num_experts", moe.num_experts, kMaxModelExperts));
+  MF_RETURN_IF_ERROR(CheckSize("moe.expert_size", moe.expert_size, kMaxModelSize));
   if (moe.num_shared_experts < 0) {
     return Invalid(absl::StrCat("moe.num_shared_experts is ", moe.num_shared_experts,
                                 "; it must be 0 or more"));

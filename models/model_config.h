@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct RopeConfig {
   double mscale_all_dim = 0.0;     // yarn; 0: unset
   double attention_factor = 0.0;   // yarn; 0: derived from factor, mscale and mscale_all_dim
   bool truncate = true;            // yarn: round the correction range to whole dims
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 // The mixture-of-experts part of a block. num_experts 0: a dense model.
@@ -48,6 +51,17 @@ struct MoeConfig {
   double bias_update_rate = 0.0;     // sigmoid_group_bias: step of the balancing bias
   double capacity_factor = 0.0;      // 0: no limit; else ceil(factor * tokens * k / E) rows an expert
   std::string dispatcher = "local";  // a name in the dispatcher registry
+
+  bool operator==(const MoeConfig&) const = default;
+};
+
+// Ids that mean something to whoever feeds or reads the model. Kept for exports only: other
+// programs take a default of their own where a config.json does not say it.
+struct SpecialTokens {
+  std::optional<int64_t> bos, pad;
+  std::vector<int64_t> eos;  // any of them ends a text
+
+  bool operator==(const SpecialTokens&) const = default;
 };
 
 struct ModelConfig {
@@ -71,6 +85,9 @@ struct ModelConfig {
   MoeConfig moe;
   std::vector<bool> layer_is_moe;    // empty: every layer when moe.num_experts > 0
   double initializer_range = 0.02;   // stddev of normal initial weights
+  SpecialTokens special_tokens;
+
+  bool operator==(const ModelConfig&) const = default;
 
   bool IsMoeLayer(int64_t layer) const {
     if (moe.num_experts == 0) return false;
@@ -78,9 +95,14 @@ struct ModelConfig {
   }
 };
 
+// What a size may be at most: beyond that it is a mistake, found before memory is asked for.
+inline constexpr int64_t kMaxModelSize = int64_t{1} << 24;
+inline constexpr int64_t kMaxModelLayers = 100'000;
+inline constexpr int64_t kMaxModelExperts = 1 << 16;
+
 // One sentence with both values when the sizes do not fit together (top-k above the number of
-// experts, heads not divisible by KV heads, odd head_dim, non-positive sizes, unknown names are the
-// registries' own errors).
+// experts, heads not divisible by KV heads, odd head_dim, sizes outside their range; unknown names
+// are the registries' own errors).
 absl::Status Validate(const ModelConfig& config);
 
 // Exact number of parameters, and of those that one token uses (experts by top-k).

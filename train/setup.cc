@@ -86,8 +86,9 @@ absl::StatusOr<BuiltModel> BuildModel(const Config& config, int64_t data_vocab) 
     return built;
   }
   MF_ASSIGN_OR_RETURN(models::HfDirectory directory, models::OpenHf(config.model.hf));
-  MF_RETURN_IF_ERROR(parallel::CatchStatus(
-      [&] { ThrowIfError(models::LoadHfWeights(directory, *built.layers, config.model.dtype)); }));
+  MF_RETURN_IF_ERROR(parallel::CatchStatus([&] {
+    ThrowIfError(models::LoadHfWeights(directory, *built.layers, models::HfDType::kOfParameter));
+  }));
   return built;
 }
 

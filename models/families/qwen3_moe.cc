@@ -18,11 +18,14 @@ absl::Status ReadSparseLayers(const nlohmann::json& config, ModelConfig* model) 
   }
   auto dense = config.find("mlp_only_layers");
   if (dense == config.end() || dense->is_null()) return absl::OkStatus();
+  if (!dense->is_array()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.json: 'mlp_only_layers' is ", ShowJson(*dense), ", not a list"));
+  }
   for (const nlohmann::json& layer : *dense) {
-    if (!layer.is_number_integer() || layer.get<int64_t>() < 0 ||
-        layer.get<int64_t>() >= model->num_layers) {
+    if (!IsInt64(layer) || layer.get<int64_t>() < 0 || layer.get<int64_t>() >= model->num_layers) {
       return absl::InvalidArgumentError(absl::StrCat("config.json: mlp_only_layers holds ",
-                                                     layer.dump(), ", the model has ",
+                                                     ShowJson(layer), ", the model has ",
                                                      model->num_layers, " layers"));
     }
     model->layer_is_moe[layer.get<size_t>()] = false;

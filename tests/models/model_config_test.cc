@@ -137,11 +137,17 @@ INSTANTIATE_TEST_SUITE_P(
         {"NaN", [](ModelConfig& c) { c.norm_eps = 0.0 / 0.0; }, "norm_eps is nan"},
         {"Overflow",
          [](ModelConfig& c) {
-           c.hidden_size = int64_t{1} << 40;
-           c.intermediate_size = int64_t{1} << 40;
+           c.hidden_size = c.intermediate_size = int64_t{1} << 24;
+           c.num_layers = 100'000;
            c.moe.num_experts = 0;
          },
          "parameters; at most"},
+        {"WideLayers", [](ModelConfig& c) { c.hidden_size = int64_t{1} << 40; },
+         "hidden_size is 1099511627776; it may be at most 16777216"},
+        {"ManyLayers", [](ModelConfig& c) { c.num_layers = 100'001; },
+         "num_layers is 100001; it may be at most 100000"},
+        {"ManyExperts", [](ModelConfig& c) { c.moe.num_experts = 65'537; },
+         "moe.num_experts is 65537; it may be at most 65536"},
     }),
     [](const ::testing::TestParamInfo<Refusal>& info) { return info.param.name; });
 

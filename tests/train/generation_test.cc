@@ -29,7 +29,7 @@ struct Model {
 Model LoadGolden(const std::string& name) {
   models::HfDirectory directory = models::OpenHf(JoinPath(JoinPath(kGoldens, name), "hf")).value();
   Model model{directory.config, models::BuildDecoder(directory.config).value()};
-  MF_EXPECT_OK(models::LoadHfWeights(directory, *model.layers, std::nullopt));
+  MF_EXPECT_OK(models::LoadHfWeights(directory, *model.layers, models::HfDType::kOfFile));
   return model;
 }
 

@@ -73,7 +73,7 @@ Loaded Load(const std::string& path) {
   EXPECT_TRUE(directory.ok()) << directory.status();
   absl::StatusOr<std::unique_ptr<LayerStack>> layers = models::BuildDecoder(directory->config);
   EXPECT_TRUE(layers.ok()) << layers.status();
-  absl::Status loaded = models::LoadHfWeights(*directory, **layers, std::nullopt);
+  absl::Status loaded = models::LoadHfWeights(*directory, **layers, models::HfDType::kOfFile);
   EXPECT_TRUE(loaded.ok()) << loaded;
   return {*directory, std::move(*layers)};
 }
