@@ -62,6 +62,41 @@ TEST_P(HfPackedTest, LossLogitsAndGradientsAgree) {
   EXPECT_GT(gradients, 10);
 }
 
+// What stands in one document changes no bit of another: not its logits, and with its own targets
+// alone neither its loss nor any gradient.
+TEST_P(HfPackedTest, DocumentsLeaveNoTraceInEachOther) {
+  auto golden = SafetensorsFile::Open(Path("packed.safetensors")).value();
+  std::vector<int32_t> tokens = ToVector<int32_t>(golden->Read("input_ids").value());
+  std::vector<int32_t> borders = ToVector<int32_t>(golden->Read("cu_seqlens").value());
+  Config config = ParseConfig("", "packed", {"model.hf=" + Path("hf")}).value();
+  BuiltModel model = BuildModel(config, 0).value();
+  // Targets in the third document only.
+  const int32_t begin = borders[2], end = borders[3];
+  std::vector<int32_t> targets(tokens.size(), -100);
+  for (int32_t t = begin; t + 1 < end; ++t) targets[t] = tokens[t + 1];
+  const auto run = [&](const std::vector<int32_t>& ids) {
+    StepContext context(MakePackedBatch(ids, targets, borders), {.want_logits = true});
+    parallel::Stage stage(*model.layers);
+    stage.BeginStep(1);
+    MF_EXPECT_OK(stage.Forward(0, context));
+    MF_EXPECT_OK(stage.Backward(0));
+    std::vector<std::vector<float>> results = {
+        ToVector<float>(stage.loss(0)), ToVector<float>(context.logits.Narrow(begin, end - begin))};
+    for (Parameter* parameter : ParametersOf(*model.layers)) {
+      results.push_back(ToVector<float>(parameter->value.grad().tensor()));
+    }
+    return results;
+  };
+  std::vector<std::vector<float>> before = run(tokens);
+  tokens[begin - 2] += 1;  // in the first and the second document (of one token),
+  tokens[begin - 1] += 1;
+  tokens[end] += 1;  // and in the one behind
+  std::vector<std::vector<float>> after = run(tokens);
+  EXPECT_TRUE(before == after);
+  tokens[begin] += 1;
+  EXPECT_FALSE(run(tokens) == after);
+}
+
 INSTANTIATE_TEST_SUITE_P(Goldens, HfPackedTest, ::testing::Values("llama_gqa", "qwen3_moe_norm_k3"),
                          [](const auto& info) { return std::string(info.param); });
 
