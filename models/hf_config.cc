@@ -1,6 +1,6 @@
 #include "models/hf_config.h"
 
-#include <optional>
+#include <algorithm>
 #include <utility>
 
 #include "core/base/status_macros.h"
@@ -95,15 +95,11 @@ Json WriteRope(const RopeConfig& rope) {
   return out;
 }
 
-absl::StatusOr<std::optional<int64_t>> ReadTokenId(const Json& config, const std::string& key) {
-  if (!config.contains(key) || config[key].is_null()) return std::nullopt;
-  MF_ASSIGN_OR_RETURN(int64_t id, HfValue<int64_t>(config, key, 0));
-  return id;
-}
-
 absl::Status ReadSpecialTokens(const Json& config, SpecialTokens* out) {
-  MF_ASSIGN_OR_RETURN(out->bos, ReadTokenId(config, "bos_token_id"));
-  MF_ASSIGN_OR_RETURN(out->pad, ReadTokenId(config, "pad_token_id"));
+  MF_ASSIGN_OR_RETURN(out->bos, HfValue<int64_t>(config, "bos_token_id", -1));
+  MF_ASSIGN_OR_RETURN(out->pad, HfValue<int64_t>(config, "pad_token_id", -1));
+  out->bos = std::max(out->bos, int64_t{-1});  // old configs say -1, too, for none
+  out->pad = std::max(out->pad, int64_t{-1});
   auto eos = config.find("eos_token_id");
   if (eos == config.end() || eos->is_null()) return absl::OkStatus();
   for (const Json& id : eos->is_array() ? *eos : Json::array({*eos})) {
@@ -111,7 +107,7 @@ absl::Status ReadSpecialTokens(const Json& config, SpecialTokens* out) {
       return absl::InvalidArgumentError(absl::StrCat(
           "config.json: 'eos_token_id' is ", ShowJson(*eos), ", not an id or a list of ids"));
     }
-    out->eos.push_back(id.get<int64_t>());
+    if (id.get<int64_t>() >= 0) out->eos.push_back(id.get<int64_t>());
   }
   return absl::OkStatus();
 }
@@ -119,7 +115,7 @@ absl::Status ReadSpecialTokens(const Json& config, SpecialTokens* out) {
 // Absent ids are written as null: without the key transformers takes its class's default, whose
 // padding id silences the gradient of one embedding row and whose end token stops generation.
 void WriteSpecialTokens(const SpecialTokens& tokens, Json* out) {
-  const auto or_null = [](const std::optional<int64_t>& id) { return id ? Json(*id) : Json(); };
+  const auto or_null = [](int64_t id) { return id >= 0 ? Json(id) : Json(); };
   (*out)["bos_token_id"] = or_null(tokens.bos);
   (*out)["pad_token_id"] = or_null(tokens.pad);
   Json eos = tokens.eos.empty() ? Json() : Json(tokens.eos);

@@ -173,6 +173,27 @@ absl::Status CheckTiedHead(const HfDirectory& directory) {
                    PlaceOf(tensors, kEmbedding), ", ", TypeText(embedding)));
 }
 
+// True when `dtype`, bf16 or f16, holds every element of an f32 `tensor`.
+bool Holds(DType dtype, const Tensor& tensor) {
+  bool exact = true;
+  ForEachPiece<float>(tensor, 0, tensor.numel(), [&](const float* x, int64_t, int64_t count) {
+    for (int64_t i = 0; exact && i < count; ++i) {
+      exact = x[i] == (dtype == DType::kBF16 ? ToFloat(ToBF16(x[i])) : ToFloat(ToF16(x[i])));
+    }
+  });
+  return exact;
+}
+
+// How a part of a parameter is stored in a model of type `model_dtype`.
+TensorSpec SpecInModel(const HfTensor& part, DType model_dtype) {
+  TensorSpec spec = SpecOf(part.name, part.view);
+  if (part.view.dtype() == DType::kF32 && model_dtype != DType::kF32 &&
+      Holds(model_dtype, part.view)) {
+    spec.dtype = FileDTypeOf(model_dtype);
+  }
+  return spec;
+}
+
 const char* HfDTypeName(DType dtype) {
   switch (dtype) {
     case DType::kBF16:
@@ -219,16 +240,17 @@ absl::Status WriteHf(const std::string& path, const ModelConfig& config, Module&
   std::map<std::string, Tensor> tensors;
   std::vector<TensorSpec> specs;
   std::vector<Parameter*> parameters = ParametersOf(model);
+  const DType model_dtype = parameters.front()->dtype;  // of the embedding
   for (const Parameter* parameter : parameters) {
     for (HfTensor& part :
          HfTensorsOf(family, parameter->name, parameter->value.data(), options.expert_form)) {
-      specs.push_back(SpecOf(part.name, part.view));
+      specs.push_back(SpecInModel(part, model_dtype));
       tensors.emplace(std::move(part.name), std::move(part.view));
     }
   }
   json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;
-  json["dtype"] = HfDTypeName(parameters.front()->dtype);
+  json["dtype"] = HfDTypeName(model_dtype);
   MF_ASSIGN_OR_RETURN(auto writer,
                       ShardedSafetensorsWriter::Create(path, specs, {options.max_shard_bytes}));
   for (const TensorSpec& spec : writer->order()) {

@@ -45,7 +45,8 @@ struct HfWriteOptions {
 };
 
 // Writes config.json and the weights of `model`; what OpenHf and transformers read back. Tensors
-// keep their bits.
+// keep their values, and their types but for f32 tensors in a 16-bit model (routers): those have the
+// model's type where that holds every value, as in the files they came from.
 absl::Status WriteHf(const std::string& path, const ModelConfig& config, Module& model,
                      const HfWriteOptions& options);
 

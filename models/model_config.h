@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,10 +54,10 @@ struct MoeConfig {
   bool operator==(const MoeConfig&) const = default;
 };
 
-// Ids that mean something to whoever feeds or reads the model. Kept for exports only: other
-// programs take a default of their own where a config.json does not say it.
+// Ids that mean something to whoever feeds or reads the model; -1 and empty: none. Kept for exports
+// only: other programs take a default of their own where a config.json does not say it.
 struct SpecialTokens {
-  std::optional<int64_t> bos, pad;
+  int64_t bos = -1, pad = -1;
   std::vector<int64_t> eos;  // any of them ends a text
 
   bool operator==(const SpecialTokens&) const = default;

@@ -219,6 +219,7 @@ models::ModelConfig ToModelConfig(const Config& config) {
   model.attention_bias = c.attention_bias;
   model.mlp_bias = c.mlp_bias;
   model.rope = c.rope;
+  model.special_tokens = c.special_tokens;
   model.moe = config.moe.options;
   model.initializer_range = c.initializer_range;
   if (c.dense_layers.empty()) return model;
@@ -249,6 +250,7 @@ Config WithModel(Config config, const models::ModelConfig& model) {
   c.attention_bias = model.attention_bias;
   c.mlp_bias = model.mlp_bias;
   c.rope = model.rope;
+  c.special_tokens = model.special_tokens;
   c.initializer_range = model.initializer_range;
   c.dense_layers.clear();
   for (size_t layer = 0; layer < model.layer_is_moe.size(); ++layer) {

@@ -45,6 +45,7 @@ struct ModelSection {
   std::vector<int64_t> dense_layers;
   double initializer_range = 0.02;
   models::RopeConfig rope;
+  models::SpecialTokens special_tokens;
 };
 
 struct MoeSection {

@@ -125,6 +125,14 @@ void DeclareRope(Schema& s, models::RopeConfig& c) {
   s.Bool("truncate", &c.truncate, "yarn: round the correction range to whole dims.");
 }
 
+void DeclareSpecialTokens(Schema& s, models::SpecialTokens& c) {
+  s.Section("model.special_tokens",
+            "Ids that a Hugging Face export names; training and generation do not use them.");
+  s.Int("bos", &c.bos, "Begins a text; -1 is none.").AtLeast(-1).Synonyms({"bos_token_id"});
+  s.Int("pad", &c.pad, "Fills a batch; -1 is none.").AtLeast(-1).Synonyms({"pad_token_id"});
+  s.IntList("eos", &c.eos, "Each of them ends a text.").AtLeast(0).Synonyms({"eos_token_id"});
+}
+
 void DeclareExperts(Schema& s, MoeSection& section) {
   models::MoeConfig& c = section.options;
   s.Section("moe", "The mixture of experts.");
@@ -311,6 +319,7 @@ void DeclareConfig(Config& config, Schema& schema) {
   DeclareRun(schema, config.run);
   DeclareModel(schema, config.model);
   DeclareRope(schema, config.model.rope);
+  DeclareSpecialTokens(schema, config.model.special_tokens);
   DeclareExperts(schema, config.moe);
   DeclareBalance(schema, config.moe.options);
   DeclareData(schema, config.data);

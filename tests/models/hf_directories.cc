@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "absl/strings/match.h"
 #include "core/io/elements.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/io/safetensors_dir.h"
+#include "models/hf_io.h"
 #include "tests/core/io/scratch.h"
 
 namespace meshfold::models {
@@ -21,6 +24,22 @@ std::string BytesOf(const Tensor& tensor, FileDType dtype) {
     return absl::OkStatus();
   }));
   return bytes;
+}
+
+// Keys of transformers that say nothing about the model or are said in another way.
+bool MayChange(const std::string& key) {
+  static const auto* keys = new std::set<std::string>{
+      "transformers_version",
+      "use_cache",
+      "router_aux_loss_coef",  // the coefficient of a training run, there as here
+      "router_jitter_noise",
+      "pretraining_tp",  // 0 and 1: off
+      "num_local_experts",
+      "num_experts",  // one thing under two names
+      "head_dim",     // null where it follows from the sizes
+      "decoder_sparse_step",
+      "mlp_only_layers"};
+  return keys->count(key) > 0;
 }
 
 }  // namespace
@@ -89,6 +108,23 @@ void ExpectSameTensors(const RawHf& actual, const RawHf& expected) {
   }
   for (const auto& entry : actual.tensors) {
     EXPECT_EQ(expected.tensors.count(entry.first), 1u) << entry.first << " is new";
+  }
+}
+
+void ExpectSameMeaning(const std::string& actual_dir, const std::string& expected_dir) {
+  EXPECT_TRUE(ReadHfConfig(actual_dir).value() == ReadHfConfig(expected_dir).value());
+  nlohmann::json actual = ReadJsonFile(JoinPath(actual_dir, "config.json")).value();
+  nlohmann::json expected = ReadJsonFile(JoinPath(expected_dir, "config.json")).value();
+  for (const auto& [key, value] : expected.items()) {
+    if (MayChange(key)) continue;
+    EXPECT_TRUE(actual.contains(key)) << key;
+    if (!value.is_object()) {
+      EXPECT_EQ(actual[key], value) << key;
+      continue;
+    }
+    for (const auto& [inner, inner_value] : value.items()) {  // rope_parameters
+      EXPECT_EQ(actual[key].value(inner, nlohmann::json()), inner_value) << key << "." << inner;
+    }
   }
 }
 

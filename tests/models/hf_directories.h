@@ -45,4 +45,8 @@ void ConvertTensors(RawHf& contents, FileDType dtype, const std::string& part = 
 // Fails, naming each, for tensors that only one has or that differ in type, shape or bits.
 void ExpectSameTensors(const RawHf& actual, const RawHf& expected);
 
+// Fails unless both config.json describe one model, to us and, key by key, to transformers. Left
+// out are keys that say nothing about the model.
+void ExpectSameMeaning(const std::string& actual_dir, const std::string& expected_dir);
+
 }  // namespace meshfold::models

@@ -26,9 +26,20 @@ absl::Status ToHf(const ConvertOptions& options) {
   return models::WriteHf(options.out_dir, loaded.model.config, *loaded.model.layers, write);
 }
 
+// The type of the files, where weights of a run can have it: bf16 stays bf16. f16 becomes f32,
+// which holds all of it.
+absl::StatusOr<std::string> DTypeOf(const std::string& hf) {
+  MF_ASSIGN_OR_RETURN(models::HfDirectory directory, models::OpenHf(hf));
+  absl::StatusOr<SafetensorsInfo> embedding = directory.tensors.info("model.embed_tokens.weight");
+  return embedding.ok() && embedding->dtype == FileDType::kBF16 ? "bf16" : "f32";
+}
+
 // A checkpoint at step 0: weights with fresh optimizer state, so that training can go on from it.
 absl::Status ToMeshfold(const ConvertOptions& options) {
-  MF_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel({.hf = options.in_dir}));
+  MF_ASSIGN_OR_RETURN(std::string dtype, DTypeOf(options.in_dir));
+  MF_ASSIGN_OR_RETURN(
+      LoadedModel loaded,
+      LoadModel({.hf = options.in_dir, .overrides = {absl::StrCat("model.dtype=", dtype)}}));
   ScopedExecContext scope(loaded.runtime->context());
   parallel::CheckpointState state;
   state.config_yaml = ResolvedYaml(WithModel(loaded.config, loaded.model.config));
