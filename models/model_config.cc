@@ -111,19 +111,30 @@ absl::Status ValidateAttention(const ModelConfig& config) {
 }
 
 absl::Status ValidateNumbers(const ModelConfig& config) {
-  const std::pair<const char*, double> positive[] = {{"norm_eps", config.norm_eps},
-                                                     {"rope.theta", config.rope.theta},
-                                                     {"rope.factor", config.rope.factor}};
+  const RopeConfig& rope = config.rope;
+  const std::pair<const char*, double> positive[] = {
+      {"norm_eps", config.norm_eps},
+      {"rope.theta", rope.theta},
+      {"rope.factor", rope.factor},
+      {"rope.low_freq_factor", rope.low_freq_factor},
+      {"rope.high_freq_factor", rope.high_freq_factor},
+      {"rope.beta_fast", rope.beta_fast},
+      {"rope.beta_slow", rope.beta_slow}};
   for (const auto& [name, value] : positive) {
     if (!(value > 0) || !std::isfinite(value)) {
       return Invalid(absl::StrCat(name, " is ", value, "; it must be above 0"));
     }
   }
-  if (!(config.initializer_range >= 0) || !std::isfinite(config.initializer_range)) {
-    return Invalid(
-        absl::StrCat("initializer_range is ", config.initializer_range, "; it must be 0 or more"));
+  const std::pair<const char*, double> not_negative[] = {
+      {"initializer_range", config.initializer_range},
+      {"rope.mscale", rope.mscale},
+      {"rope.mscale_all_dim", rope.mscale_all_dim},
+      {"rope.attention_factor", rope.attention_factor}};
+  for (const auto& [name, value] : not_negative) {
+    if (!(value >= 0) || !std::isfinite(value)) {
+      return Invalid(absl::StrCat(name, " is ", value, "; it must be 0 or more"));
+    }
   }
-  const RopeConfig& rope = config.rope;
   if (rope.scaling == RopeConfig::Scaling::kLlama3 &&
       !(rope.low_freq_factor > 0 && rope.low_freq_factor < rope.high_freq_factor)) {
     return Invalid(absl::StrCat("rope.low_freq_factor ", rope.low_freq_factor,
@@ -133,6 +144,9 @@ absl::Status ValidateNumbers(const ModelConfig& config) {
   if (rope.scaling == RopeConfig::Scaling::kYarn && !(rope.beta_fast > rope.beta_slow)) {
     return Invalid(absl::StrCat("rope.beta_fast ", rope.beta_fast, " must be above rope.beta_slow ",
                                 rope.beta_slow));
+  }
+  if (rope.scaling == RopeConfig::Scaling::kYarn && !(rope.theta > 1)) {
+    return Invalid(absl::StrCat("rope.theta is ", rope.theta, "; yarn needs one above 1"));
   }
   if (rope.original_max_position < 0) {
     return Invalid(absl::StrCat("rope.original_max_position is ", rope.original_max_position,

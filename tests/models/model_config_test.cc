@@ -134,6 +134,14 @@ INSTANTIATE_TEST_SUITE_P(
            c.rope.low_freq_factor = 4;
          },
          "rope.low_freq_factor 4 must be above 0 and below rope.high_freq_factor 4"},
+        {"YarnTheta",
+         [](ModelConfig& c) {
+           c.rope.scaling = RopeConfig::Scaling::kYarn;
+           c.rope.theta = 1;
+         },
+         "rope.theta is 1; yarn needs one above 1"},
+        {"AttentionFactor", [](ModelConfig& c) { c.rope.attention_factor = -1; },
+         "rope.attention_factor is -1; it must be 0 or more"},
         {"NaN", [](ModelConfig& c) { c.norm_eps = 0.0 / 0.0; }, "norm_eps is nan"},
         {"Overflow",
          [](ModelConfig& c) {
