@@ -21,9 +21,15 @@ SelfAttention::Options AttentionOf(const ModelConfig& config, int64_t layer,
                        .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim)),
                        .window = config.sliding_window};
   switch (config.qk_norm) {
-    case QkNorm::kNone: options.qk_norm = QkNormKind::kNone; break;
-    case QkNorm::kPerHead: options.qk_norm = QkNormKind::kPerHead; break;
-    case QkNorm::kPerProjection: options.qk_norm = QkNormKind::kPerProjection; break;
+    case QkNorm::kNone:
+      options.qk_norm = QkNormKind::kNone;
+      break;
+    case QkNorm::kPerHead:
+      options.qk_norm = QkNormKind::kPerHead;
+      break;
+    case QkNorm::kPerProjection:
+      options.qk_norm = QkNormKind::kPerProjection;
+      break;
   }
   options.norm_eps = config.norm_eps;
   options.clip_qkv = config.clip_qkv;
@@ -55,8 +61,7 @@ moe::MoeOptions MoeOf(const ModelConfig& config) {
   return options;
 }
 
-std::unique_ptr<Module> MakeFfn(const std::string& name, const ModelConfig& config,
-                                int64_t layer) {
+std::unique_ptr<Module> MakeFfn(const std::string& name, const ModelConfig& config, int64_t layer) {
   if (config.IsMoeLayer(layer)) {
     return std::make_unique<moe::MoeLayer>(name + ".moe", MoeOf(config));
   }

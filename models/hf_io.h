@@ -30,8 +30,8 @@ absl::StatusOr<HfDirectory> OpenHf(const std::string& path);
 // Reads only config.json.
 absl::StatusOr<ModelConfig> ReadHfConfig(const std::string& path);
 
-// Storage of loaded parameters: the type of the tensors in the file (f32, bf16 or f16; f32 where one
-// parameter is made of different ones), or what Parameter::dtype already says.
+// Storage of loaded parameters: the type of the tensors in the file (f32, bf16 or f16; f32 where
+// one parameter is made of different ones), or what Parameter::dtype already says.
 enum class HfDType { kOfFile, kOfParameter };
 
 // Allocates every parameter of `model` (built from directory.config) and fills it. InvalidArgument
@@ -45,8 +45,8 @@ struct HfWriteOptions {
 };
 
 // Writes config.json and the weights of `model`; what OpenHf and transformers read back. Tensors
-// keep their values, and their types but for f32 tensors in a 16-bit model (routers): those have the
-// model's type where that holds every value, as in the files they came from.
+// keep their values, and their types but for f32 tensors in a 16-bit model (routers): those have
+// the model's type where that holds every value, as in the files they came from.
 absl::Status WriteHf(const std::string& path, const ModelConfig& config, Module& model,
                      const HfWriteOptions& options);
 

@@ -67,11 +67,9 @@ std::vector<HfTensor> ExpertTensors(const HfMoeNames& names, const std::string& 
 }
 
 std::vector<HfTensor> MoeTensors(const HfMoeNames& names, const std::string& prefix,
-                                 const std::string& rest, const Tensor& tensor,
-                                 HfExpertForm form) {
+                                 const std::string& rest, const Tensor& tensor, HfExpertForm form) {
   // The fused form is that of memory, where every family calls the block "mlp".
-  std::string block =
-      absl::StrCat(prefix, form == HfExpertForm::kFused ? "mlp" : names.block, ".");
+  std::string block = absl::StrCat(prefix, form == HfExpertForm::kFused ? "mlp" : names.block, ".");
   if (rest == "gate.weight") return {{absl::StrCat(block, "gate.weight"), tensor}};
   if (rest == "gate.score_correction_bias") {
     return {{absl::StrCat(block, "gate.e_score_correction_bias"), tensor}};

@@ -61,11 +61,17 @@ std::vector<double> RopeFrequencies(const RopeConfig& config, int64_t head_dim,
   }
   std::vector<double> frequencies;
   for (int64_t i = 0; i < head_dim / 2; ++i) {
-    double f = std::pow(config.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    double f =
+        std::pow(config.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     switch (config.scaling) {
-      case RopeConfig::Scaling::kNone: break;
-      case RopeConfig::Scaling::kLinear: f /= config.factor; break;
-      case RopeConfig::Scaling::kLlama3: f = Llama3Frequency(config, f, original_max); break;
+      case RopeConfig::Scaling::kNone:
+        break;
+      case RopeConfig::Scaling::kLinear:
+        f /= config.factor;
+        break;
+      case RopeConfig::Scaling::kLlama3:
+        f = Llama3Frequency(config, f, original_max);
+        break;
       case RopeConfig::Scaling::kYarn:
         f = f / config.factor * ramp.At(i) + f * (1.0 - ramp.At(i));
         break;

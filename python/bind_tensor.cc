@@ -30,13 +30,20 @@ std::vector<int64_t> StridesOf(const Tensor& tensor) {
 
 py::dtype NumpyDType(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return py::dtype::of<float>();
-    case DType::kF64: return py::dtype::of<double>();
-    case DType::kF16: return py::dtype("float16");
-    case DType::kI32: return py::dtype::of<int32_t>();
-    case DType::kI64: return py::dtype::of<int64_t>();
-    case DType::kU8: return py::dtype::of<uint8_t>();
-    case DType::kBF16: break;
+    case DType::kF32:
+      return py::dtype::of<float>();
+    case DType::kF64:
+      return py::dtype::of<double>();
+    case DType::kF16:
+      return py::dtype("float16");
+    case DType::kI32:
+      return py::dtype::of<int32_t>();
+    case DType::kI64:
+      return py::dtype::of<int64_t>();
+    case DType::kU8:
+      return py::dtype::of<uint8_t>();
+    case DType::kBF16:
+      break;
   }
   throw py::value_error("NumPy has no bf16: use torch.from_dlpack, or load the model in f32");
 }
@@ -44,11 +51,15 @@ py::dtype NumpyDType(DType dtype) {
 DLDataType DLTypeOf(DType dtype) {
   uint8_t bits = static_cast<uint8_t>(8 * SizeOf(dtype));
   switch (dtype) {
-    case DType::kBF16: return {kDLBfloat, bits, 1};
+    case DType::kBF16:
+      return {kDLBfloat, bits, 1};
     case DType::kI32:
-    case DType::kI64: return {kDLInt, bits, 1};
-    case DType::kU8: return {kDLUInt, bits, 1};
-    default: return {kDLFloat, bits, 1};
+    case DType::kI64:
+      return {kDLInt, bits, 1};
+    case DType::kU8:
+      return {kDLUInt, bits, 1};
+    default:
+      return {kDLFloat, bits, 1};
   }
 }
 
@@ -100,16 +111,18 @@ py::array ToNumpy(const SharedTensor& shared) {
 }
 
 void BindTensor(py::module_& module) {
-  py::class_<SharedTensor>(module, "Tensor",
-                     "A view of a tensor's memory. numpy() and DLPack consumers share it: writing "
-                     "there writes here.")
+  py::class_<SharedTensor>(
+      module, "Tensor",
+      "A view of a tensor's memory. numpy() and DLPack consumers share it: writing "
+      "there writes here.")
       .def_property_readonly("shape",
                              [](const SharedTensor& t) {
                                py::tuple shape(t.tensor.rank());
                                for (int d = 0; d < t.tensor.rank(); ++d) shape[d] = t.tensor.dim(d);
                                return shape;
                              })
-      .def_property_readonly("dtype", [](const SharedTensor& t) { return DTypeName(t.tensor.dtype()); })
+      .def_property_readonly("dtype",
+                             [](const SharedTensor& t) { return DTypeName(t.tensor.dtype()); })
       .def("numpy", &ToNumpy, "A NumPy array of the same memory (no copy).")
       .def(
           "__array__",
@@ -119,11 +132,11 @@ void BindTensor(py::module_& module) {
           },
           py::arg("dtype") = py::none(), py::arg("copy") = py::none())
       .def(
-          "__dlpack__",
-          [](const SharedTensor& t, const py::kwargs&) { return ToDLPack(t); },
+          "__dlpack__", [](const SharedTensor& t, const py::kwargs&) { return ToDLPack(t); },
           "A DLPack capsule of the same memory (no copy).")
       .def("__dlpack_device__", [](const Tensor&) { return py::make_tuple(kDLCPU, 0); })
-      .def("__len__", [](const SharedTensor& t) { return t.tensor.rank() == 0 ? 0 : t.tensor.dim(0); })
+      .def("__len__",
+           [](const SharedTensor& t) { return t.tensor.rank() == 0 ? 0 : t.tensor.dim(0); })
       .def("__repr__", [](const SharedTensor& t) {
         return absl::StrCat("meshfold.Tensor(", t.tensor.ToString(), ")");
       });

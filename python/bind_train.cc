@@ -42,8 +42,9 @@ int32_t CheckedId(int64_t id, int64_t bound, const char* what) {
 // t - 1, as Hugging Face does.
 MicroBatch ToMicroBatch(const py::dict& batch, int64_t vocab_size) {
   if (!batch.contains("input_ids")) {
-    throw py::value_error("[step] a batch is a dict with 'input_ids' [batch, sequence] and "
-                          "optionally 'labels' of the same shape");
+    throw py::value_error(
+        "[step] a batch is a dict with 'input_ids' [batch, sequence] and "
+        "optionally 'labels' of the same shape");
   }
   IdArray ids = IdArray::ensure(batch["input_ids"]);
   IdArray labels = batch.contains("labels") ? IdArray::ensure(batch["labels"]) : ids;
@@ -60,8 +61,8 @@ MicroBatch ToMicroBatch(const py::dict& batch, int64_t vocab_size) {
     for (int64_t s = 0; s < cols; ++s) {
       if (ids.at(b, s) < 0) throw py::value_error("[step] negative id in 'input_ids'");
       out.tokens.push_back(CheckedId(ids.at(b, s), vocab_size, "token id"));
-      out.targets.push_back(
-          s + 1 < cols ? CheckedId(labels.at(b, s + 1), vocab_size, "label") : kIgnoredTarget);
+      out.targets.push_back(s + 1 < cols ? CheckedId(labels.at(b, s + 1), vocab_size, "label")
+                                         : kIgnoredTarget);
       out.positions.push_back(static_cast<int32_t>(s));
       out.num_valid += out.targets.back() >= 0 ? 1 : 0;
     }
@@ -77,8 +78,7 @@ GlobalBatch ToGlobalBatch(const py::object& batch, int64_t vocab_size) {
     out.micro_batches.push_back(ToMicroBatch(batch.cast<py::dict>(), vocab_size));
   } else {
     for (const py::handle& item : batch) {
-      out.micro_batches.push_back(
-          ToMicroBatch(py::reinterpret_borrow<py::dict>(item), vocab_size));
+      out.micro_batches.push_back(ToMicroBatch(py::reinterpret_borrow<py::dict>(item), vocab_size));
     }
   }
   if (out.micro_batches.empty()) throw py::value_error("[step] no micro-batch in the batch");
@@ -89,8 +89,8 @@ GlobalBatch ToGlobalBatch(const py::object& batch, int64_t vocab_size) {
   return out;
 }
 
-// A trainer with the logger that it needs. The tensors that Python holds keep it alive: their memory
-// is its pool's.
+// A trainer with the logger that it needs. The tensors that Python holds keep it alive: their
+// memory is its pool's.
 class PyTrainer : public std::enable_shared_from_this<PyTrainer> {
  public:
   PyTrainer(const Config& config, const std::string& resume) {
@@ -236,8 +236,7 @@ void BindConfig(py::module_& module) {
           [](const std::string& text, const std::vector<std::string>& overrides) {
             return ValueOrRaise(train::ParseConfig(text, "config", overrides));
           },
-          py::arg("text"), py::arg("overrides") = std::vector<std::string>(),
-          "Reads YAML text.")
+          py::arg("text"), py::arg("overrides") = std::vector<std::string>(), "Reads YAML text.")
       .def("to_yaml", &train::ResolvedYaml, "The resolved config: every key with its value.")
       .def("__repr__", &train::ResolvedYaml);
 }
@@ -246,9 +245,10 @@ void BindConfig(py::module_& module) {
 
 void BindTrain(py::module_& module) {
   BindConfig(module);
-  py::class_<PyTrainer, std::shared_ptr<PyTrainer>>(module, "Trainer",
-                        "One training run. Building it allocates everything; resume is 'auto' (the "
-                        "newest checkpoint of run.dir), 'none' or a checkpoint directory.")
+  py::class_<PyTrainer, std::shared_ptr<PyTrainer>>(
+      module, "Trainer",
+      "One training run. Building it allocates everything; resume is 'auto' (the "
+      "newest checkpoint of run.dir), 'none' or a checkpoint directory.")
       .def(py::init<const Config&, const std::string&>(), py::arg("config"),
            py::arg("resume") = "none")
       .def("step", &PyTrainer::Step, py::arg("batch") = py::none(),

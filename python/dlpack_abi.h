@@ -1,5 +1,5 @@
-// The structs of DLPack 0.8 (github.com/dmlc/dlpack, an ABI that arrays are exchanged through), laid
-// out as its specification says: the names of its header, only what is used here.
+// The structs of DLPack 0.8 (github.com/dmlc/dlpack, an ABI that arrays are exchanged through),
+// laid out as its specification says: the names of its header, only what is used here.
 #pragma once
 
 #include <cstdint>

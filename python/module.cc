@@ -11,10 +11,14 @@ PyObject* ExceptionTypeOf(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kOutOfRange: return PyExc_ValueError;
-    case absl::StatusCode::kDeadlineExceeded: return PyExc_TimeoutError;
-    case absl::StatusCode::kResourceExhausted: return PyExc_MemoryError;
-    default: return PyExc_RuntimeError;
+    case absl::StatusCode::kOutOfRange:
+      return PyExc_ValueError;
+    case absl::StatusCode::kDeadlineExceeded:
+      return PyExc_TimeoutError;
+    case absl::StatusCode::kResourceExhausted:
+      return PyExc_MemoryError;
+    default:
+      return PyExc_RuntimeError;
   }
 }
 

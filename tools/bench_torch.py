@@ -3,8 +3,11 @@
 
     ./run bench torch [--shapes M S] [--threads 1 2] [--rounds 5] [--tuned]
 
-Both programs stay alive and take turns on the same cores: a round is a few steps of the one, a GEMM
-measurement, a few steps of the other. Ratios are of the medians over the rounds. The peer
+The programs stay alive and take turns on the same cores: a round is a measurement of oneDNN's sgemm,
+a few steps of Meshfold, the sgemm again, a few steps of the peer. A ratio is taken in each round; the
+table has the median over the rounds. The share of the GEMM rate divides the FLOPs of a training step
+(6 for every weight that a token meets, and the attention core over the keys that a query sees) by
+the time of the whole step, clipping and optimizer included, and by the sgemm rate. The peer
 (tools/peer_torch_train.py) runs with grouped_mm experts, sdpa attention and fused AdamW; with
 --tuned also with torch.compile where that helps and a malloc that keeps freed memory.
 
@@ -24,8 +27,8 @@ import sys
 
 PACKAGES = ["torch==2.15.0", "transformers==5.24.0", "numpy"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OURS = ROOT / "bazel-bin/tests/bench/training_bench"
-STEPS_PER_ROUND = {"M": 1, "S": 8}
+PROGRAMS = ROOT / "bazel-bin/tests/bench"
+STEPS_PER_ROUND = {"M": 2, "S": 8}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -51,10 +54,10 @@ def ensure_venv(venv: pathlib.Path) -> str:
     return str(python)
 
 
-class Peer:
+class Program:
     """A program that answers a line of commands with a line of JSON."""
 
-    def __init__(self, command: list[str], threads: int, waits_for_ready: bool):
+    def __init__(self, command: list[str], threads: int, waits_for_ready: bool = False):
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -80,24 +83,25 @@ class Peer:
 
 
 def measure(arguments: argparse.Namespace, python: str, shape: str, threads: int) -> dict:
-    ours = Peer([str(OURS), shape, str(threads)], threads, waits_for_ready=False)
+    ours = Program([str(PROGRAMS / "training_bench"), shape, str(threads)], threads)
+    sgemm = Program([str(PROGRAMS / "sgemm_bench"), str(threads)], threads)
     peer_command = [python, str(ROOT / "tools/peer_torch_train.py"), "--serve"]
     peer_command += ["--shape", shape, "--threads", str(threads)]
     if not arguments.tuned:
         peer_command += ["--compile", "off", "--malloc", "default"]
-    peer = Peer(peer_command, threads, waits_for_ready=True)
+    peer = Program(peer_command, threads, waits_for_ready=True)
     steps = STEPS_PER_ROUND[shape]
     ours.ask("step 1")  # warm-up
     rows = []
     for _ in range(arguments.rounds):
-        before = ours.ask("gemm")
+        before = sgemm.ask("gemm")
         mine = ours.ask(f"step {steps}")
-        after = ours.ask("gemm")
+        after = sgemm.ask("gemm")
         theirs = peer.ask(f"step {steps}")
-        gemm = 0.5 * (before["gemm_gflops_per_second"] + after["gemm_gflops_per_second"])
+        gemm = 0.5 * (before["gflops_per_second"] + after["gflops_per_second"])
         rows.append((mine, gemm, theirs))
-    ours.quit()
-    peer.quit()
+    for program in (ours, sgemm, peer):
+        program.quit()
     median = lambda values: statistics.median(list(values))
     mine_rate = median(r[0]["tokens_per_second"] for r in rows)
     peer_rate = median(r[2]["tokens_per_second"] for r in rows)

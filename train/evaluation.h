@@ -14,8 +14,8 @@
 
 namespace meshfold::train {
 
-// Token ids and labels, row-major [batch, sequence]. labels[t] is compared with the logits at t - 1,
-// as Hugging Face does; -100 (any negative value) is not counted.
+// Token ids and labels, row-major [batch, sequence]. labels[t] is compared with the logits at t -
+// 1, as Hugging Face does; -100 (any negative value) is not counted.
 struct EvalBatch {
   int64_t batch = 0, sequence = 0;
   std::vector<int32_t> input_ids;

@@ -11,7 +11,8 @@
 namespace meshfold::train {
 namespace {
 
-// The lines of `text` that belong to steps up to `last_step`. A line cut short by a kill is dropped.
+// The lines of `text` that belong to steps up to `last_step`. A line cut short by a kill is
+// dropped.
 std::string KeepSteps(const std::string& text, int64_t last_step) {
   std::string kept;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
@@ -71,8 +72,8 @@ MetricsWriter::~MetricsWriter() { std::fclose(file_); }
 
 absl::Status MetricsWriter::Write(const nlohmann::json& record) {
   std::string line = record.dump() + "\n";
-  bool ok = std::fwrite(line.data(), 1, line.size(), file_) == line.size() &&
-            std::fflush(file_) == 0;
+  bool ok =
+      std::fwrite(line.data(), 1, line.size(), file_) == line.size() && std::fflush(file_) == 0;
   return ok ? absl::OkStatus() : FileError(errno, "write", path_);
 }
 

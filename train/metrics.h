@@ -14,23 +14,23 @@
 namespace meshfold::train {
 
 struct StepMetrics {
-  int64_t step = 0;                // steps done, this one included
-  double loss = 0.0;               // lm_loss plus auxiliary losses
-  double lm_loss = 0.0;            // mean over the global batch's counted targets
-  double aux_loss = 0.0;           // balance losses, summed over layers
+  int64_t step = 0;       // steps done, this one included
+  double loss = 0.0;      // lm_loss plus auxiliary losses
+  double lm_loss = 0.0;   // mean over the global batch's counted targets
+  double aux_loss = 0.0;  // balance losses, summed over layers
   double z_loss = 0.0;
-  double grad_norm = 0.0;          // before clipping
+  double grad_norm = 0.0;  // before clipping
   double lr = 0.0;
-  int64_t tokens = 0;              // positions of the global batch, without padding
+  int64_t tokens = 0;  // positions of the global batch, without padding
   double tokens_per_second = 0.0;
   double step_seconds = 0.0;
-  double mfu = 0.0;                // share of the GEMM rate measured at start; 0 when not measured
+  double mfu = 0.0;  // share of the GEMM rate measured at start; 0 when not measured
   double compute_seconds = 0.0;
   double comm_seconds = 0.0;
   double exposed_comm_seconds = 0.0;
   std::map<std::string, int64_t> comm_bytes;  // by group
-  int64_t memory_peak_bytes = 0;   // of the device pool, since the last step
-  int64_t dropped_tokens = 0;      // token copies beyond expert capacity
+  int64_t memory_peak_bytes = 0;              // of the device pool, since the last step
+  int64_t dropped_tokens = 0;                 // token copies beyond expert capacity
   bool has_experts = false;
   double load_max_over_mean = 0.0, load_min = 0.0, load_p50 = 0.0, load_p95 = 0.0;
 };

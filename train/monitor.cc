@@ -47,8 +47,8 @@ void ProgressLine::Update(const ProgressSample& sample) {
     line_open_ = true;
     return;
   }
-  bool due = sample.step % quiet_interval_ == 0 || sample.step == sample.total_steps ||
-             sample.step == 1;
+  bool due =
+      sample.step % quiet_interval_ == 0 || sample.step == sample.total_steps || sample.step == 1;
   if (due) logger_.Info(line);
 }
 

@@ -10,11 +10,11 @@
 namespace meshfold::train {
 
 struct ProgressSample {
-  int64_t step = 0;           // steps done
+  int64_t step = 0;  // steps done
   int64_t total_steps = 0;
   double loss = 0.0;
   double tokens_per_second = 0.0;
-  double mfu = 0.0;           // share of the measured GEMM rate; 0: unknown
+  double mfu = 0.0;  // share of the measured GEMM rate; 0: unknown
   double step_seconds = 0.0;
 };
 

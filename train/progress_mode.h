@@ -3,7 +3,8 @@
 
 namespace meshfold::train {
 
-// kAuto, kOn: a line that rewrites itself on a terminal, sparse plain lines elsewhere; kOff: nothing.
+// kAuto, kOn: a line that rewrites itself on a terminal, sparse plain lines elsewhere; kOff:
+// nothing.
 enum class ProgressMode { kAuto, kOn, kOff };
 
 }  // namespace meshfold::train

@@ -14,8 +14,8 @@ namespace meshfold::train {
 
 struct RuntimeOptions {
   std::string backend = "cpu";
-  int threads = 0;              // 0: all cores
-  int64_t device_limit = 0;     // bytes of the device pool; 0: no limit
+  int threads = 0;           // 0: all cores
+  int64_t device_limit = 0;  // bytes of the device pool; 0: no limit
 };
 
 // Owns what an ExecContext points to. Enter it with ScopedExecContext scope(runtime.context()) on

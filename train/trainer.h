@@ -27,8 +27,8 @@ struct ResumeOptions {
 };
 
 struct ValidationResult {
-  double loss = 0.0;    // language-model loss, mean over all counted targets
-  int64_t tokens = 0;   // counted targets
+  double loss = 0.0;   // language-model loss, mean over all counted targets
+  int64_t tokens = 0;  // counted targets
   int64_t samples = 0;
 };
 
@@ -83,7 +83,7 @@ class Trainer {
   Config config_;
   Logger& logger_;
   std::unique_ptr<Runtime> runtime_;  // declared first: everything else holds its memory
-  std::unique_ptr<Loader> loader_;  // null: the caller brings batches
+  std::unique_ptr<Loader> loader_;    // null: the caller brings batches
   BuiltModel model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::vector<Parameter*> parameters_;

@@ -57,7 +57,8 @@ absl::StatusOr<DocumentSplit> SplitDataset(const Dataset& dataset, const SplitOp
     bool by_document = options.by == SplitBy::kDocument;
     return absl::InvalidArgumentError(absl::StrCat(
         "[Split] '", dataset.name(), "' has ", count, by_document ? " documents" : " blocks",
-        ", too few to keep some for validation", by_document ? "; split it by block (data.validation_by) instead" : ""));
+        ", too few to keep some for validation",
+        by_document ? "; split it by block (data.validation_by) instead" : ""));
   }
   int64_t held_out = std::clamp<int64_t>(std::llround(fraction * count), 1, count - 1);
   RngKey key = MakeRngKey(options.seed, "split/validation");

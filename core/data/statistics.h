@@ -8,9 +8,9 @@
 
 namespace meshfold {
 
-// Entropy in nats of the token frequencies among the first `max_tokens` or so training targets (whole
-// batches are read, at most one epoch's worth): the loss of a model that knows frequencies and
-// nothing else. Does not move the loader. Local.
+// Entropy in nats of the token frequencies among the first `max_tokens` or so training targets
+// (whole batches are read, at most one epoch's worth): the loss of a model that knows frequencies
+// and nothing else. Does not move the loader. Local.
 absl::StatusOr<double> UnigramEntropy(Loader& loader, int64_t max_tokens);
 
 }  // namespace meshfold

@@ -31,11 +31,11 @@ absl::StatusOr<nlohmann::json> ToHf(const ModelConfig& model) {
   for (bool is_moe : model.layer_is_moe) {
     MF_RETURN_IF_ERROR(RefuseIf(!is_moe, model, "dense layers"));
   }
-  nlohmann::json out = WriteCommonHf(model, {{"num_local_experts", model.moe.num_experts},
-                                             {"num_experts_per_tok", model.moe.top_k},
-                                             {"router_aux_loss_coef",
-                                              model.moe.aux_loss_coefficient},
-                                             {"output_router_logits", false}});
+  nlohmann::json out =
+      WriteCommonHf(model, {{"num_local_experts", model.moe.num_experts},
+                            {"num_experts_per_tok", model.moe.top_k},
+                            {"router_aux_loss_coef", model.moe.aux_loss_coefficient},
+                            {"output_router_logits", false}});
   out["intermediate_size"] = model.moe.expert_size;
   out["sliding_window"] =
       model.sliding_window > 0 ? nlohmann::json(model.sliding_window) : nlohmann::json(nullptr);
@@ -43,9 +43,9 @@ absl::StatusOr<nlohmann::json> ToHf(const ModelConfig& model) {
   return out;
 }
 
-MF_REGISTER(FamilyRegistry(), "mixtral",
-            Family{"mixtral", "MixtralForCausalLM", {"block_sparse_moe", "w1", "w3", "w2"}, FromHf,
-                   ToHf});
+MF_REGISTER(
+    FamilyRegistry(), "mixtral",
+    Family{"mixtral", "MixtralForCausalLM", {"block_sparse_moe", "w1", "w3", "w2"}, FromHf, ToHf});
 
 }  // namespace
 }  // namespace meshfold::models

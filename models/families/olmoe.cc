@@ -1,4 +1,5 @@
-// OLMoE: q and k norms over the whole projection, raw softmax weights, optional clipping of q, k, v.
+// OLMoE: q and k norms over the whole projection, raw softmax weights, optional clipping of q, k,
+// v.
 #include "core/base/status_macros.h"
 #include "models/family.h"
 #include "models/hf_config.h"
@@ -33,13 +34,13 @@ absl::StatusOr<nlohmann::json> ToHf(const ModelConfig& model) {
     MF_RETURN_IF_ERROR(RefuseIf(!is_moe, model, "dense layers"));
   }
   nlohmann::json out = WriteCommonHf(
-      model, {{"num_experts", model.moe.num_experts},
-              {"num_experts_per_tok", model.moe.top_k},
-              {"norm_topk_prob", model.moe.renormalize},
-              {"clip_qkv",
-               model.clip_qkv > 0 ? nlohmann::json(model.clip_qkv) : nlohmann::json(nullptr)},
-              {"router_aux_loss_coef", model.moe.aux_loss_coefficient},
-              {"output_router_logits", false}});
+      model,
+      {{"num_experts", model.moe.num_experts},
+       {"num_experts_per_tok", model.moe.top_k},
+       {"norm_topk_prob", model.moe.renormalize},
+       {"clip_qkv", model.clip_qkv > 0 ? nlohmann::json(model.clip_qkv) : nlohmann::json(nullptr)},
+       {"router_aux_loss_coef", model.moe.aux_loss_coefficient},
+       {"output_router_logits", false}});
   out["intermediate_size"] = model.moe.expert_size;
   out.erase("head_dim");
   return out;

@@ -1,11 +1,8 @@
-// Training steps of two fixed shapes on random tokens, alternated with another program by
-// tools/bench_torch.py: one side of `./run bench torch`. It reads commands from standard input and
-// answers each with a line of JSON: "step N" trains N steps, "gemm" times oneDNN's sgemm on the
-// same threads, "quit" ends.
+// Training steps of two fixed shapes on random tokens, alternated with other programs by
+// tools/bench_torch.py: one side of `./run bench torch`. It reads commands from standard input:
+// "step N" trains N steps and answers with a line of JSON, "quit" ends.
 //
 // Usage: training_bench M|S THREADS
-#include <dnnl.h>
-#include <omp.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -82,8 +79,8 @@ PackedBatch RandomBatch(const BenchShape& shape) {
   RngKey key = MakeRngKey(1, "bench");
   std::vector<int32_t> tokens, targets, cu_seqlens = {0};
   for (int64_t i = 0; i < shape.batch * shape.sequence; ++i) {
-    tokens.push_back(static_cast<int32_t>(UniformIntAt(key, static_cast<uint64_t>(i),
-                                                       static_cast<uint64_t>(shape.model.vocab_size))));
+    tokens.push_back(static_cast<int32_t>(UniformIntAt(
+        key, static_cast<uint64_t>(i), static_cast<uint64_t>(shape.model.vocab_size))));
   }
   for (int64_t b = 0; b < shape.batch; ++b) {
     for (int64_t s = 0; s < shape.sequence; ++s) {
@@ -159,48 +156,26 @@ absl::Status TimeSteps(BenchRun& run, int64_t count) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   double steps = static_cast<double>(count);
-  nlohmann::json line = {
-      {"seconds_per_step", seconds},
-      {"tokens_per_second", static_cast<double>(run.tokens()) * steps / total},
-      {"gflops_per_second", run.flops() * steps / total * 1e-9},
-      {"peak_rss_bytes", static_cast<int64_t>(usage.ru_maxrss) * 1024},
-      {"device_live_bytes", run.runtime().allocator().stats().live_bytes},
-      {"loss", loss}};
+  nlohmann::json line = {{"seconds_per_step", seconds},
+                         {"tokens_per_second", static_cast<double>(run.tokens()) * steps / total},
+                         {"gflops_per_second", run.flops() * steps / total * 1e-9},
+                         {"peak_rss_bytes", static_cast<int64_t>(usage.ru_maxrss) * 1024},
+                         {"device_live_bytes", run.runtime().allocator().stats().live_bytes},
+                         {"loss", loss}};
   std::printf("%s\n", line.dump().c_str());
   std::fflush(stdout);
   return absl::OkStatus();
 }
 
-// FLOPs per second of oneDNN's 1024 x 1024 x 1024 f32 product: what a step is
-// measured against. The best of a few, since another process can only make it slower.
-double SgemmRate(int threads) {
-  constexpr int64_t n = 1024;
-  constexpr int kRepetitions = 15;
-  const std::vector<float> a(n * n, 1.0f), b(n * n, 1.0f);
-  std::vector<float> c(n * n);
-  omp_set_num_threads(threads);
-  double best = 0;
-  for (int i = 0; i < kRepetitions; ++i) {
-    const Clock::time_point start = Clock::now();
-    dnnl_sgemm('N', 'N', n, n, n, 1.0f, a.data(), n, b.data(), n, 0.0f, c.data(), n);
-    best = std::max(best, 2.0 * n * n * n / SecondsSince(start));
-  }
-  return best;
-}
-
-absl::Status Serve(BenchRun& run, int threads) {
+absl::Status Serve(BenchRun& run) {
   for (std::string line; std::getline(std::cin, line);) {
     std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     int64_t count = 0;
     if (words.size() == 1 && words[0] == "quit") return absl::OkStatus();
-    if (words.size() == 1 && words[0] == "gemm") {
-      std::printf("{\"gemm_gflops_per_second\": %.3f}\n", SgemmRate(threads) * 1e-9);
-      std::fflush(stdout);
-    } else if (words.size() == 2 && words[0] == "step" && absl::SimpleAtoi(words[1], &count)) {
+    if (words.size() == 2 && words[0] == "step" && absl::SimpleAtoi(words[1], &count)) {
       MF_RETURN_IF_ERROR(TimeSteps(run, count));
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", line, "' is none of: step N, gemm, quit"));
+      return absl::InvalidArgumentError(absl::StrCat("'", line, "' is none of: step N, quit"));
     }
   }
   return absl::OkStatus();
@@ -212,7 +187,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
     return absl::InvalidArgumentError("usage: training_bench M|S THREADS");
   }
   MF_ASSIGN_OR_RETURN(std::unique_ptr<BenchRun> run, BenchRun::Create(arguments[0], threads));
-  return Serve(*run, threads);
+  return Serve(*run);
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ struct Training {
 };
 
 // The same names and bits.
-inline void ExpectEqual(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b) {
+inline void ExpectEqual(const std::map<std::string, Tensor>& a,
+                        const std::map<std::string, Tensor>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, tensor] : a) ExpectBitEqual(tensor, b.at(name), name);
 }

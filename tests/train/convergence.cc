@@ -61,16 +61,15 @@ absl::Status WriteConvergenceTokens(const std::string& path) {
   ExecContext context;
   context.allocator = &SystemHostAllocator();
   ScopedExecContext scope(context);
-  return WriteSafetensors(path,
-                          {{"tokens", TensorFromVector(bytes, {static_cast<int64_t>(bytes.size())})},
-                           {"cu_seqlens", TensorFromVector(borders, {num_borders})}});
+  return WriteSafetensors(
+      path, {{"tokens", TensorFromVector(bytes, {static_cast<int64_t>(bytes.size())})},
+             {"cu_seqlens", TensorFromVector(borders, {num_borders})}});
 }
 
 absl::StatusOr<std::vector<double>> RunConvergence(const std::string& name,
                                                    const std::string& tokens_path, int64_t steps) {
-  MF_ASSIGN_OR_RETURN(Config config,
-                      LoadConfig(PathOf(name, ".yaml"),
-                                 {absl::StrCat("data.source=", tokens_path)}));
+  MF_ASSIGN_OR_RETURN(Config config, LoadConfig(PathOf(name, ".yaml"),
+                                                {absl::StrCat("data.source=", tokens_path)}));
   Logger logger("", LogLevel::kWarning);
   MF_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                       Trainer::Create(config, {.from = "none"}, logger));

@@ -19,8 +19,8 @@ inline constexpr char kConvergenceTextHash[] = "528e3ef777b4ccb5";
 std::vector<std::string> ConvergenceCases();
 
 // Writes the text as token documents, one for each entry of the dictionary, to `path`
-// (safetensors with tokens and cu_seqlens). NotFound when the package is missing, FailedPrecondition
-// when the text is another one.
+// (safetensors with tokens and cu_seqlens). NotFound when the package is missing,
+// FailedPrecondition when the text is another one.
 absl::Status WriteConvergenceTokens(const std::string& path);
 
 // Loss of each of the first `steps` steps of a case, trained on the tokens at `tokens_path`.

@@ -1,5 +1,5 @@
-// `./run goldens`: trains the convergence cases and shows how their losses differ from the committed
-// ones; with --update it then commits the new ones.
+// `./run goldens`: trains the convergence cases and shows how their losses differ from the
+// committed ones; with --update it then commits the new ones.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -32,7 +32,8 @@ void Report(const std::string& name, const std::vector<double>& losses) {
 
 int Main(bool update) {
   const char* temp = std::getenv("TMPDIR");
-  std::string tokens = std::string(temp == nullptr ? "/tmp" : temp) + "/meshfold_jargon.safetensors";
+  std::string tokens =
+      std::string(temp == nullptr ? "/tmp" : temp) + "/meshfold_jargon.safetensors";
   absl::Status status = WriteConvergenceTokens(tokens);
   for (const std::string& name : ConvergenceCases()) {
     if (!status.ok()) break;

@@ -1,14 +1,15 @@
+#include "train/config.h"
+
 #include <cstdio>
 
 #include "core/base/status_macros.h"
 #include "train/commands/commands.h"
-#include "train/config.h"
 
 namespace meshfold::train {
 
 absl::Status RunConfig(const ConfigOptions& options) {
-  int wanted = (options.doc ? 1 : 0) + (options.schema ? 1 : 0) +
-               (options.resolve_path.empty() ? 0 : 1);
+  int wanted =
+      (options.doc ? 1 : 0) + (options.schema ? 1 : 0) + (options.resolve_path.empty() ? 0 : 1);
   if (wanted != 1) {
     return absl::InvalidArgumentError("give one of --doc, --schema and --resolve CONFIG.yaml");
   }

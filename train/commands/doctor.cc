@@ -46,7 +46,7 @@ std::string VectorUnits() {
 }
 
 std::string FreeMemory() {
-  struct sysinfo info{};
+  struct sysinfo info {};
   if (sysinfo(&info) != 0) return "unknown";
   double unit = static_cast<double>(info.mem_unit) / (1 << 30);
   return absl::StrFormat("%.1f GiB, %.1f GiB free", unit * static_cast<double>(info.totalram),
@@ -54,7 +54,7 @@ std::string FreeMemory() {
 }
 
 std::string FreeDisk() {
-  struct statvfs info{};
+  struct statvfs info {};
   if (statvfs(".", &info) != 0) return "unknown";
   return absl::StrFormat("%.1f GiB free here", static_cast<double>(info.f_bavail) *
                                                    static_cast<double>(info.f_frsize) / (1 << 30));
@@ -67,9 +67,9 @@ std::string OnPath(const char* program) {
 
 absl::Status PrintGemmRate(int threads) {
   MF_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::Create({.threads = threads}));
-  Print(absl::StrFormat("GEMM, %d thread%s", threads, threads == 1 ? "" : "s").c_str(),
-        absl::StrFormat("%.1f GFLOP/s (f32, 1024 x 1024 x 1024)",
-                        runtime->MeasureGemmRate() * 1e-9));
+  Print(
+      absl::StrFormat("GEMM, %d thread%s", threads, threads == 1 ? "" : "s").c_str(),
+      absl::StrFormat("%.1f GFLOP/s (f32, 1024 x 1024 x 1024)", runtime->MeasureGemmRate() * 1e-9));
   return absl::OkStatus();
 }
 

@@ -27,9 +27,9 @@ absl::StatusOr<LoadedModel> FromCheckpoint(const ModelSource& source) {
   LoadedModel loaded;
   MF_ASSIGN_OR_RETURN(std::string directory, ResolveCheckpoint(source.checkpoint));
   MF_ASSIGN_OR_RETURN(parallel::Checkpoint checkpoint, parallel::Checkpoint::Open(directory));
-  MF_ASSIGN_OR_RETURN(loaded.config,
-                      ParseConfig(checkpoint.state().config_yaml,
-                                  JoinPath(directory, "config.yaml"), source.overrides));
+  MF_ASSIGN_OR_RETURN(
+      loaded.config, ParseConfig(checkpoint.state().config_yaml, JoinPath(directory, "config.yaml"),
+                                 source.overrides));
   MF_ASSIGN_OR_RETURN(loaded.runtime, Runtime::Create(RuntimeOf(loaded.config)));
   ScopedExecContext scope(loaded.runtime->context());
   MF_ASSIGN_OR_RETURN(loaded.model, BuildModelOutline(loaded.config, 0));

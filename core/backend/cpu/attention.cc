@@ -162,7 +162,8 @@ class AttentionForward {
   const AttentionDocument& document_;
   const ForwardItem& item_;
   const int64_t first_block_, end_key_;  // keys that the item reads: from a block's start on
-  int64_t keys_at_ = 0, values_at_ = 0, query_at_ = 0, scores_at_ = 0, weights_at_ = 0, sums_at_ = 0,
+  int64_t keys_at_ = 0, values_at_ = 0, query_at_ = 0, scores_at_ = 0, weights_at_ = 0,
+          sums_at_ = 0,
           statistics_at_ = 0;  // in scratch_; set by Plan
   const Scratch scratch_;
   std::vector<MatrixOperand> keys_, values_;  // by block

@@ -185,7 +185,8 @@ inline void MultiplyPanel(const LeftBlock& left, int64_t vecs, int64_t cols,
   tile.a_step = left.step;
   for (int64_t i = 0; i < left.rows; i += kTileRows) {
     const int64_t tile_rows = std::min<int64_t>(kTileRows, left.rows - i);
-    const TileFunction run = tile_rows == kTileRows ? whole : SelectTile<kLeft, kRight>(tile_rows, vecs);
+    const TileFunction run =
+        tile_rows == kTileRows ? whole : SelectTile<kLeft, kRight>(tile_rows, vecs);
     tile.fetch = fetches.Next();
     if (!is_edge) {
       run(tile);

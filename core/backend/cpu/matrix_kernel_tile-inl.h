@@ -40,9 +40,9 @@ struct TileArgs {
   LineStream fetch;
 };
 
-// How a tile finds its operands: packed for it, or where they lie. Rows of a far operand are too far
-// apart for the hardware to foresee the next one, so each is fetched kFarAhead steps before it is
-// needed.
+// How a tile finds its operands: packed for it, or where they lie. Rows of a far operand are too
+// far apart for the hardware to foresee the next one, so each is fetched kFarAhead steps before it
+// is needed.
 enum class Left { kPacked, kRows, kFarColumns };
 enum class Right { kPacked, kFar };
 inline constexpr int64_t kFarAhead = 4;

@@ -24,11 +24,9 @@ TEST(StatisticsTest, UnigramEntropyOfTheTargets) {
   options.packing.seq_length = 5;
   options.global_batch_size = 2;
   options.shuffle = false;
-  auto constant =
-      Loader::Create({{Memory(document)}}, options).value();
+  auto constant = Loader::Create({{Memory(document)}}, options).value();
   EXPECT_EQ(UnigramEntropy(*constant, 100).value(), 0);
-  auto loader =
-      Loader::Create({{Memory(mixed)}}, options).value();
+  auto loader = Loader::Create({{Memory(mixed)}}, options).value();
   const double expected = -0.6 * std::log(0.6) - 0.4 * std::log(0.2);
   EXPECT_NEAR(UnigramEntropy(*loader, 1 << 20).value(), expected, 1e-2);
   EXPECT_EQ(loader->state().consumed_samples, 0);
