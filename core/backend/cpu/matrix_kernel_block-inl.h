@@ -89,13 +89,18 @@ struct LineGrid {
 // Hands a grid out to tile after tile, down the rows and then along.
 class LineWalk {
  public:
-  // Each tile has time for `slots` lines.
-  LineWalk(const LineGrid& grid, int64_t slots)
-      : grid_(grid), slots_(slots), lines_left_(slots > 0 && grid.rows > 0 ? grid.lines : 0) {}
+  // `tiles` tiles share the grid evenly; each has time for `max_lines` lines.
+  LineWalk(const LineGrid& grid, int64_t tiles, int64_t max_lines)
+      : grid_(grid), lines_left_(max_lines > 0 && grid.rows > 0 ? grid.lines : 0) {
+    if (lines_left_ == 0) return;
+    const int64_t tiles_per_line = std::max<int64_t>(1, tiles / grid.lines);
+    slots_ = std::min(max_lines, (grid.rows + tiles_per_line - 1) / tiles_per_line);
+  }
 
   LineStream Next() {
-    if (lines_left_ == 0) return {grid_.base, 0};
-    const LineStream stream{grid_.base + row_ * grid_.row_step, grid_.row_step};
+    if (lines_left_ == 0) return {grid_.base, 0, 0};
+    const LineStream stream{grid_.base + row_ * grid_.row_step, grid_.row_step,
+                            std::min(slots_, grid_.rows - row_)};
     row_ += slots_;
     if (row_ >= grid_.rows) {
       row_ = 0;
@@ -107,7 +112,7 @@ class LineWalk {
 
  private:
   LineGrid grid_;
-  int64_t slots_, lines_left_, row_ = 0;
+  int64_t lines_left_, slots_ = 0, row_ = 0;
 };
 
 // `count` rows of `bytes` bytes each.
@@ -180,7 +185,8 @@ inline void MultiplyPanel(const LeftBlock& left, int64_t vecs, int64_t cols,
   HWY_ALIGN float edge[kTileRows * kTileVecs * kFloatLanes];
   const bool is_edge = cols < vecs * kFloatLanes;
   const TileFunction whole = SelectTile<kLeft, kRight>(kTileRows, vecs);
-  LineWalk fetches(next_panel, LinesPerTile(tile.k, vecs));
+  LineWalk fetches(next_panel, (left.rows + kTileRows - 1) / kTileRows,
+                   MaxLinesPerTile(tile.k, vecs));
   tile.a = left.data;
   tile.a_step = left.step;
   for (int64_t i = 0; i < left.rows; i += kTileRows) {

@@ -26,6 +26,7 @@ inline constexpr int kTileVecs = 3;
 struct LineStream {
   const char* at;
   int64_t step;  // bytes
+  int64_t count;
 };
 
 struct TileArgs {
@@ -105,7 +106,7 @@ HWY_INLINE void TileStep(LeftCursor<kLeft>& a, int64_t a_step, const float*& b, 
 }
 
 // Lines that a whole tile has time to fetch: one for every two steps after the lines of the result.
-inline int64_t LinesPerTile(int64_t k, int64_t vecs) {
+inline int64_t MaxLinesPerTile(int64_t k, int64_t vecs) {
   return std::max<int64_t>(0, k / 2 - kTileRows * vecs);
 }
 
@@ -132,12 +133,19 @@ HWY_NOINLINE void Tile(const TileArgs& args) {
     }
     p -= 2 * kRows;
   }
+  // Evenly, since a burst would queue before the loads of the steps.
   LineStream fetch = t.fetch;
-  for (; p >= 2; p -= 2) {
-    __builtin_prefetch(fetch.at, 0, 2);
+  const int64_t pairs_per_line = std::max<int64_t>(1, p / 2 / std::max<int64_t>(1, fetch.count));
+  while (p >= 2) {
+    if (fetch.count > 0) __builtin_prefetch(fetch.at, 0, 2);
     fetch.at += fetch.step;
-    TileStep<kRows, kVecs, kLeft, kRight>(a, t.a_step, b, t.b_step, sum);
-    TileStep<kRows, kVecs, kLeft, kRight>(a, t.a_step, b, t.b_step, sum);
+    --fetch.count;
+    const int64_t pairs = std::min(pairs_per_line, p / 2);
+    for (int64_t i = 0; i < pairs; ++i) {
+      TileStep<kRows, kVecs, kLeft, kRight>(a, t.a_step, b, t.b_step, sum);
+      TileStep<kRows, kVecs, kLeft, kRight>(a, t.a_step, b, t.b_step, sum);
+    }
+    p -= 2 * pairs;
   }
   if (p > 0) TileStep<kRows, kVecs, kLeft, kRight>(a, t.a_step, b, t.b_step, sum);
 #pragma GCC unroll 8
