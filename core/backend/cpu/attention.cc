@@ -13,6 +13,7 @@
 #include "core/backend/cpu/attention_kernel.h"
 #include "core/backend/cpu/attention_plan.h"
 #include "core/backend/cpu/cpu_backend.h"
+#include "core/backend/cpu/reductions.h"
 #include "core/base/check.h"
 #include "core/base/exec_context.h"
 #include "core/base/parallel_for.h"

@@ -12,6 +12,7 @@
 #include "core/backend/cpu/attention_kernel.h"
 #include "core/backend/cpu/attention_plan.h"
 #include "core/backend/cpu/cpu_backend.h"
+#include "core/backend/cpu/reductions.h"
 #include "core/backend/cpu/row_loop.h"
 #include "core/base/check.h"
 #include "core/base/exec_context.h"

@@ -134,18 +134,6 @@ float DotOf(const float* a, const float* b, int64_t n) {
   return SumLanes(sum);
 }
 
-void ScaleRun(float factor, const float* x, float* out, int64_t n) {
-  const FloatVec factors = hn::Set(FloatTag(), factor);
-  VectorLoop(n, [&](int64_t i, auto step)
-                    HWY_ATTR { step.Store(hn::Mul(factors, step.Load(x + i)), out + i); });
-}
-
-void AddRun(const float* x, float* out, int64_t n) {
-  VectorLoop(n, [&](int64_t i, auto step) HWY_ATTR {
-    step.Store(hn::Add(step.Load(out + i), step.Load(x + i)), out + i);
-  });
-}
-
 }  // namespace
 }  // namespace meshfold::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -157,8 +145,6 @@ namespace {
 HWY_EXPORT(SoftmaxColumns);
 HWY_EXPORT(SoftmaxGradient);
 HWY_EXPORT(DotOf);
-HWY_EXPORT(ScaleRun);
-HWY_EXPORT(AddRun);
 
 }  // namespace
 
@@ -173,12 +159,6 @@ void SoftmaxGradientOfRow(const SoftmaxGradientRow& row) {
 float Dot(const float* a, const float* b, int64_t n) {
   return HWY_DYNAMIC_DISPATCH(DotOf)(a, b, n);
 }
-
-void ScaleTo(float factor, const float* x, float* out, int64_t n) {
-  HWY_DYNAMIC_DISPATCH(ScaleRun)(factor, x, out, n);
-}
-
-void AddTo(const float* x, float* out, int64_t n) { HWY_DYNAMIC_DISPATCH(AddRun)(x, out, n); }
 
 }  // namespace cpu
 }  // namespace meshfold

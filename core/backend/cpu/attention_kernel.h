@@ -44,9 +44,5 @@ void SoftmaxGradientOfRow(const SoftmaxGradientRow& row);
 
 // sum of a[i] b[i].
 float Dot(const float* a, const float* b, int64_t n);
-// out[i] = factor x[i]; `out` may be `x`.
-void ScaleTo(float factor, const float* x, float* out, int64_t n);
-// out[i] += x[i].
-void AddTo(const float* x, float* out, int64_t n);
 
 }  // namespace meshfold::cpu

@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace meshfold::HWY_NAMESPACE {
 namespace {
 
-void AddTo(const float* x, float* sum, int64_t n) {
+void AddRun(const float* x, float* sum, int64_t n) {
   VectorLoop(n, [&](int64_t i, auto step) HWY_ATTR {
     step.Store(hn::Add(step.Load(sum + i), step.Load(x + i)), sum + i);
   });
@@ -58,7 +58,7 @@ double DotF64(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-void ScaleTo(const float* x, float factor, float* out, int64_t n) {
+void ScaleRun(float factor, const float* x, float* out, int64_t n) {
   const FloatVec factors = hn::Set(FloatTag(), factor);
   VectorLoop(n, [&](int64_t i, auto step)
                     HWY_ATTR { step.Store(hn::Mul(factors, step.Load(x + i)), out + i); });
@@ -71,10 +71,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace meshfold {
 
-HWY_EXPORT(AddTo);
+HWY_EXPORT(AddRun);
 HWY_EXPORT(AddSquares16);
 HWY_EXPORT(DotF64);
-HWY_EXPORT(ScaleTo);
+HWY_EXPORT(ScaleRun);
 
 namespace {
 
@@ -107,9 +107,14 @@ double BlockSquareSum(const Tensor& x, int64_t begin, int64_t end) {
 
 }  // namespace
 
+void cpu::AddTo(const float* x, float* out, int64_t n) { HWY_DYNAMIC_DISPATCH(AddRun)(x, out, n); }
+
+void cpu::ScaleTo(float factor, const float* x, float* out, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(ScaleRun)(factor, x, out, n);
+}
+
 void cpu::SumChunks(const Tensor& partials, bool accumulate, const Tensor& out) {
   MF_CHECK_EQ(partials.cols(), out.numel());
-  const auto add = HWY_DYNAMIC_DISPATCH(AddTo);
   float* sum = out.data<float>();
   const int64_t chunks = partials.rows(), width = partials.cols();
   const int64_t grain = kMinElementsPerThread / std::max<int64_t>(1, chunks) + 1;
@@ -120,10 +125,10 @@ void cpu::SumChunks(const Tensor& partials, bool accumulate, const Tensor& out) 
     }
     float* total = partials.row<float>(0) + begin;
     for (int64_t chunk = 1; chunk < chunks; ++chunk) {
-      add(partials.row<float>(chunk) + begin, total, end - begin);
+      AddTo(partials.row<float>(chunk) + begin, total, end - begin);
     }
     if (accumulate) {
-      add(total, sum + begin, end - begin);
+      AddTo(total, sum + begin, end - begin);
     } else {
       std::copy_n(total, end - begin, sum + begin);
     }
@@ -132,7 +137,6 @@ void cpu::SumChunks(const Tensor& partials, bool accumulate, const Tensor& out) 
 
 void CpuBackend::ColumnSum(const Tensor& x, bool accumulate, const Tensor& out) {
   const int64_t rows = x.rows(), cols = x.cols();
-  const auto add = HWY_DYNAMIC_DISPATCH(AddTo);
   const Tensor partials = Tensor::Contiguous({cpu::NumRowChunks(rows), cols});
   const cpu::Rows<float> x_rows(x), sum_rows(partials);
   cpu::ParallelRowChunks(rows, cols, [&](int64_t chunk, int64_t begin, int64_t end) {
@@ -141,7 +145,7 @@ void CpuBackend::ColumnSum(const Tensor& x, bool accumulate, const Tensor& out) 
       const int64_t count = std::min(kColumnBlock, cols - col);
       std::copy_n(x_rows[begin] + col, count, sum + col);
       for (int64_t row = begin + 1; row < end; ++row) {
-        add(x_rows[row] + col, sum + col, count);
+        cpu::AddTo(x_rows[row] + col, sum + col, count);
       }
     }
   });
@@ -183,7 +187,6 @@ void CpuBackend::WeightedSum(const Tensor& x, const Tensor& coefficients, const 
 
 void CpuBackend::WeightedSumBackward(const Tensor& coefficients, const Tensor& valid,
                                      const Tensor& dout, const Tensor& dx) {
-  const auto scale = HWY_DYNAMIC_DISPATCH(ScaleTo);
   const float* factors = coefficients.span<float>().data();
   const float gradient = dout.data<float>()[0];
   const cpu::Rows<float> dx_rows(dx);
@@ -192,7 +195,7 @@ void CpuBackend::WeightedSumBackward(const Tensor& coefficients, const Tensor& v
     for (int64_t row = begin; row < end; ++row) {
       float* out = dx_rows[row];
       if (is_valid[row]) {
-        scale(factors, gradient, out, dx.cols());
+        cpu::ScaleTo(gradient, factors, out, dx.cols());
       } else {
         std::fill_n(out, dx.cols(), 0.0f);
       }

@@ -1,4 +1,4 @@
-// Sums over rows whose bits do not depend on the number of threads.
+// Sums over rows whose bits do not depend on the number of threads, and the runs they are made of.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,10 @@ namespace meshfold::cpu {
 // to `out` as one number. Zeros without partials. `partials` f32 [chunks, width] is scratch and is
 // overwritten; `out` f32 [width] contiguous.
 void SumChunks(const Tensor& partials, bool accumulate, const Tensor& out);
+
+// out[i] += x[i].
+void AddTo(const float* x, float* out, int64_t n);
+// out[i] = factor x[i]; `out` may be `x`.
+void ScaleTo(float factor, const float* x, float* out, int64_t n);
 
 }  // namespace meshfold::cpu
