@@ -38,6 +38,10 @@ void AdamWKernel(const cpu::AdamWFactors& factors, const cpu::AdamWRun& run) {
   const FloatVec step_size = hn::Set(d, factors.step_size), eps = hn::Set(d, factors.eps);
   const FloatVec inverse_root = hn::Set(d, factors.inverse_root);
   VectorLoop(run.n, [&](int64_t i, auto step) HWY_ATTR {
+    FetchAhead(run.grad + i);
+    FetchAheadToWrite(run.m + i);
+    FetchAheadToWrite(run.v + i);
+    FetchAheadToWrite(run.param + i);
     const FloatVec g = hn::Mul(scale, step.Load(run.grad + i));
     const FloatVec m = FlushTiny(hn::MulAdd(rest1, g, hn::Mul(beta1, step.Load(run.m + i))));
     const FloatVec v =

@@ -34,6 +34,7 @@ void AddSquares16(const float* x, int64_t n, double* sums) {
   hn::Vec<decltype(d)> sum[kVecs];
   for (int64_t v = 0; v < kVecs; ++v) sum[v] = hn::LoadU(d, sums + v * kLanes);
   for (int64_t i = 0; i < n; i += kSums) {
+    FetchAhead(x + i);
 #pragma GCC unroll 16
     for (int64_t v = 0; v < kVecs; ++v) {
       const auto value = hn::PromoteTo(d, hn::LoadU(df, x + i + v * kLanes));

@@ -69,6 +69,14 @@ HWY_INLINE void VectorLoop(int64_t n, const Body& body) {
   if (i < n) body(i, PartStep{static_cast<size_t>(n - i)});
 }
 
+// For loops over memory that no cache holds: the hardware's own fetching stops at every 4 KiB page,
+// and begins anew for each stream.
+inline constexpr int64_t kFetchAheadFloats = 512;
+HWY_INLINE void FetchAhead(const float* p) { __builtin_prefetch(p + kFetchAheadFloats, 0, 3); }
+HWY_INLINE void FetchAheadToWrite(const float* p) {
+  __builtin_prefetch(p + kFetchAheadFloats, 1, 3);
+}
+
 HWY_INLINE float SumLanes(FloatVec v) { return hn::GetLane(hn::SumOfLanes(FloatTag(), v)); }
 
 // e^x for x <= 0, within 2 ulp. NaN stays NaN, which hn::Exp alone would turn into 0.
