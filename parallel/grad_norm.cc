@@ -10,9 +10,9 @@
 namespace meshfold::parallel {
 namespace {
 
-constexpr int64_t kBlock = 1024;  // Backend::BlockSquareSums
-
-int64_t NumBlocks(const Tensor& tensor) { return (tensor.numel() + kBlock - 1) / kBlock; }
+int64_t NumBlocks(const Tensor& tensor) {
+  return (tensor.numel() + kSquareSumBlock - 1) / kSquareSumBlock;
+}
 
 }  // namespace
 

@@ -166,6 +166,9 @@ struct SgdArgs {
   double lr = 0, momentum = 0, weight_decay = 0;
 };
 
+// Elements that Backend::BlockSquareSums adds up together: part of a gradient norm's bits.
+inline constexpr int64_t kSquareSumBlock = 1024;
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -270,7 +273,8 @@ class Backend {
   virtual void SortByExpert(const SortByExpertArgs& args) = 0;
 
   // --- optimizer ----------------------------------------------------------------------------
-  // out f64 [ceil(numel / 1024)]: sum of squares of each run of 1024 logical elements.
+  // out f64 [ceil(numel / kSquareSumBlock)]: sum of squares of each run of so many logical
+  // elements.
   virtual void BlockSquareSums(const Tensor& x, const Tensor& out) = 0;
   virtual void AdamW(const AdamWArgs& args) = 0;
   virtual void Sgd(const SgdArgs& args) = 0;

@@ -79,7 +79,6 @@ HWY_EXPORT(ScaleRun);
 
 namespace {
 
-constexpr int64_t kBlock = 1024;
 // Columns summed at a time, so that the running sums stay in the first-level cache.
 constexpr int64_t kColumnBlock = 2048;
 
@@ -88,17 +87,17 @@ double BlockSquareSum(const Tensor& x, int64_t begin, int64_t end) {
   constexpr int64_t kSums = 16;
   const auto add = HWY_DYNAMIC_DISPATCH(AddSquares16);
   double sums[kSums] = {};
-  if (x.cols() % kSums == 0 || (x.IsContiguous() && end - begin == kBlock)) {
+  if (x.cols() % kSums == 0 || (x.IsContiguous() && end - begin == kSquareSumBlock)) {
     // Pieces of rows begin and end at multiples of 16, as blocks do.
     ForEachPiece<float>(x, begin, end, [&](const float* piece, int64_t, int64_t count) {
       add(piece, count, sums);
     });
   } else {
-    float block[kBlock] = {};
+    float block[kSquareSumBlock] = {};
     ForEachPiece<float>(x, begin, end, [&](const float* piece, int64_t first, int64_t count) {
       std::copy_n(piece, count, block + (first - begin));
     });
-    add(block, kBlock, sums);
+    add(block, kSquareSumBlock, sums);
   }
   for (int64_t width = kSums / 2; width >= 1; width /= 2) {
     for (int64_t i = 0; i < width; ++i) sums[i] += sums[i + width];
@@ -154,13 +153,13 @@ void CpuBackend::ColumnSum(const Tensor& x, bool accumulate, const Tensor& out) 
 }
 
 void CpuBackend::BlockSquareSums(const Tensor& x, const Tensor& out) {
-  const int64_t blocks = (x.numel() + kBlock - 1) / kBlock;
+  const int64_t blocks = (x.numel() + kSquareSumBlock - 1) / kSquareSumBlock;
   MF_CHECK_EQ(out.numel(), blocks);
   double* sums = out.data<double>();
-  cpu::ParallelRows(blocks, kBlock, [&](int64_t begin, int64_t end) {
+  cpu::ParallelRows(blocks, kSquareSumBlock, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kBlock;
-      sums[block] = BlockSquareSum(x, first, std::min(x.numel(), first + kBlock));
+      const int64_t first = block * kSquareSumBlock;
+      sums[block] = BlockSquareSum(x, first, std::min(x.numel(), first + kSquareSumBlock));
     }
   });
 }
