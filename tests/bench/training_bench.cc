@@ -5,31 +5,28 @@
 // Usage: training_bench M|S THREADS
 #include <sys/resource.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/log.h"
 #include "core/base/rng.h"
 #include "core/base/status_macros.h"
-#include "core/nn/init.h"
-#include "models/decoder.h"
+#include "core/data/loader.h"
 #include "nlohmann/json.hpp"
-#include "optim/optimizer.h"
-#include "parallel/grad_norm.h"
-#include "parallel/stage.h"
+#include "train/config.h"
 #include "train/flops.h"
-#include "train/runtime.h"
+#include "train/trainer.h"
 
 namespace meshfold {
 namespace {
-
-using train::Runtime;
 
 using Clock = std::chrono::steady_clock;
 
@@ -38,36 +35,38 @@ double SecondsSince(Clock::time_point start) {
 }
 
 struct BenchShape {
-  models::ModelConfig model;
+  train::Config config;
   int64_t batch = 0, sequence = 0;
 };
 
 // Qwen3-MoE, untied, f32: the shapes of docs/benchmarks.md.
-absl::StatusOr<BenchShape> ShapeOf(const std::string& name) {
+absl::StatusOr<BenchShape> ShapeOf(const std::string& name, int threads) {
   BenchShape shape;
-  models::ModelConfig& model = shape.model;
-  model.qk_norm = models::QkNorm::kPerHead;
+  shape.config.runtime.threads = threads;
+  shape.config.optimizer.lr = 1e-4;
+  shape.config.schedule.name = "constant";
+  train::ModelSection& model = shape.config.model;
+  models::MoeConfig& moe = shape.config.moe.options;
   model.rope.theta = 1e6;
-  model.num_layers = 4;
   model.head_dim = 64;
   if (name == "M") {
     model.vocab_size = 8192;
-    model.hidden_size = model.moe.expert_size = 512;
+    model.hidden_size = moe.expert_size = 512;
     model.num_heads = 8;
     model.num_kv_heads = 4;
-    model.moe.num_experts = 32;
-    model.moe.top_k = 4;
+    moe.num_experts = 32;
+    moe.top_k = 4;
     shape.batch = 4;
     shape.sequence = 512;
     return shape;
   }
   if (name == "S") {
     model.vocab_size = 256;
-    model.hidden_size = model.moe.expert_size = 256;
+    model.hidden_size = moe.expert_size = 256;
     model.num_heads = 4;
     model.num_kv_heads = 2;
-    model.moe.num_experts = 16;
-    model.moe.top_k = 2;
+    moe.num_experts = 16;
+    moe.top_k = 2;
     shape.batch = 8;
     shape.sequence = 128;
     return shape;
@@ -75,72 +74,56 @@ absl::StatusOr<BenchShape> ShapeOf(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("unknown shape '", name, "'; known: M, S"));
 }
 
-PackedBatch RandomBatch(const BenchShape& shape) {
-  RngKey key = MakeRngKey(1, "bench");
-  std::vector<int32_t> tokens, targets, cu_seqlens = {0};
+GlobalBatch RandomBatch(const BenchShape& shape) {
+  const RngKey key = MakeRngKey(1, "bench");
+  MicroBatch micro_batch;
+  micro_batch.cu_seqlens = {0};
   for (int64_t i = 0; i < shape.batch * shape.sequence; ++i) {
-    tokens.push_back(static_cast<int32_t>(UniformIntAt(
-        key, static_cast<uint64_t>(i), static_cast<uint64_t>(shape.model.vocab_size))));
+    micro_batch.tokens.push_back(static_cast<int32_t>(UniformIntAt(
+        key, static_cast<uint64_t>(i), static_cast<uint64_t>(shape.config.model.vocab_size))));
   }
   for (int64_t b = 0; b < shape.batch; ++b) {
     for (int64_t s = 0; s < shape.sequence; ++s) {
-      int64_t next = b * shape.sequence + s + 1;
-      targets.push_back(s + 1 < shape.sequence ? tokens[static_cast<size_t>(next)] : -100);
+      const int64_t next = b * shape.sequence + s + 1;
+      micro_batch.targets.push_back(
+          s + 1 < shape.sequence ? micro_batch.tokens[static_cast<size_t>(next)] : kIgnoredTarget);
     }
-    cu_seqlens.push_back(static_cast<int32_t>((b + 1) * shape.sequence));
+    micro_batch.cu_seqlens.push_back(static_cast<int32_t>((b + 1) * shape.sequence));
   }
-  return MakePackedBatch(tokens, targets, cu_seqlens);
+  GlobalBatch batch;
+  batch.micro_batches.push_back(std::move(micro_batch));
+  return batch;
 }
 
-// The model, its optimizer and its one batch.
+// A trainer and its one batch.
 class BenchRun {
  public:
-  static absl::StatusOr<std::unique_ptr<BenchRun>> Create(const std::string& shape, int threads) {
+  static absl::StatusOr<std::unique_ptr<BenchRun>> Create(const std::string& name, int threads) {
+    MF_ASSIGN_OR_RETURN(BenchShape shape, ShapeOf(name, threads));
     std::unique_ptr<BenchRun> run(new BenchRun);
-    MF_ASSIGN_OR_RETURN(run->shape_, ShapeOf(shape));
-    MF_ASSIGN_OR_RETURN(run->runtime_, Runtime::Create({.threads = threads}));
-    ScopedExecContext scope(run->runtime_->context());
-    MF_ASSIGN_OR_RETURN(run->layers_, models::BuildDecoder(run->shape_.model));
-    Initialize(*run->layers_, 1);
-    run->parameters_ = ParametersOf(*run->layers_);
-    MF_ASSIGN_OR_RETURN(run->optimizer_,
-                        optim::Optimizer::Create({.weight_decay = 0.1}, run->parameters_));
-    run->stage_ = std::make_unique<parallel::Stage>(*run->layers_);
-    run->batch_ = RandomBatch(run->shape_);
+    MF_ASSIGN_OR_RETURN(run->trainer_,
+                        train::Trainer::Create(shape.config, {.from = "none"}, run->logger_));
+    run->batch_ = RandomBatch(shape);
     return run;
   }
 
-  int64_t tokens() const { return batch_.num_tokens(); }
-  double flops() const { return train::TrainingFlops(shape_.model, batch_.cu_seqlens); }
-  Runtime& runtime() { return *runtime_; }
+  int64_t tokens() const { return static_cast<int64_t>(batch_.micro_batches[0].tokens.size()); }
+  double flops() const {
+    return train::TrainingFlops(trainer_->model().config, batch_.micro_batches[0].cu_seqlens);
+  }
+  int64_t live_bytes() const { return trainer_->runtime().allocator().stats().live_bytes; }
 
   // Forward, backward, clip, AdamW; the loss.
   absl::StatusOr<double> Step() {
-    ScopedExecContext scope(runtime_->context());
-    StepContext::Options options;
-    options.loss_scale = 1.0 / static_cast<double>(shape_.batch * (shape_.sequence - 1));
-    StepContext context(batch_, options);
-    stage_->BeginStep(1);
-    MF_RETURN_IF_ERROR(stage_->Forward(0, context));
-    MF_RETURN_IF_ERROR(stage_->Backward(0));
-    float loss = 0.0f;
-    MF_RETURN_IF_ERROR(parallel::CatchStatus([&] {
-      double norm = parallel::GradNorm(parameters_);
-      optimizer_->Step(1e-4, parallel::ClipScale(norm, 1.0));
-      AwaitOnHost(*CurrentBackend().CopyToHost(stage_->loss(0), &loss));
-    }));
-    return loss;
+    MF_ASSIGN_OR_RETURN(train::StepMetrics metrics, trainer_->Step(batch_));
+    return metrics.loss;
   }
 
  private:
   BenchRun() = default;
-  BenchShape shape_;
-  std::unique_ptr<Runtime> runtime_;  // outlives what follows
-  std::unique_ptr<LayerStack> layers_;
-  std::vector<Parameter*> parameters_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
-  std::unique_ptr<parallel::Stage> stage_;
-  PackedBatch batch_;
+  Logger logger_;
+  std::unique_ptr<train::Trainer> trainer_;
+  GlobalBatch batch_;
 };
 
 // Runs `count` steps and prints one JSON line.
@@ -160,7 +143,7 @@ absl::Status TimeSteps(BenchRun& run, int64_t count) {
                          {"tokens_per_second", static_cast<double>(run.tokens()) * steps / total},
                          {"gflops_per_second", run.flops() * steps / total * 1e-9},
                          {"peak_rss_bytes", static_cast<int64_t>(usage.ru_maxrss) * 1024},
-                         {"device_live_bytes", run.runtime().allocator().stats().live_bytes},
+                         {"device_live_bytes", run.live_bytes()},
                          {"loss", loss}};
   std::printf("%s\n", line.dump().c_str());
   std::fflush(stdout);
