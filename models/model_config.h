@@ -54,8 +54,9 @@ struct MoeConfig {
   bool operator==(const MoeConfig&) const = default;
 };
 
-// Ids that mean something to whoever feeds or reads the model; -1 and empty: none. Kept for exports
-// only: other programs take a default of their own where a config.json does not say it.
+// Ids that mean something to whoever feeds or reads the model; -1 and empty: none. Kept for
+// exports, since other programs take a default of their own where a config.json does not say it;
+// `generate` stops at an eos.
 struct SpecialTokens {
   int64_t bos = -1, pad = -1;
   std::vector<int64_t> eos;  // any of them ends a text

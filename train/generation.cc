@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "core/backend/backend.h"
 #include "core/base/exec_context.h"
@@ -96,7 +97,7 @@ absl::StatusOr<std::vector<int32_t>> Generate(LayerStack& model, const std::vect
       int32_t token = SampleToken(logits, options, cached);
       generated.push_back(token);
       if (emit) emit(token);
-      if (options.eos.has_value() && token == *options.eos) break;
+      if (absl::c_linear_search(options.eos, token)) break;
       next = {token};
     }
   });

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -13,11 +12,11 @@ namespace meshfold::train {
 
 struct GenerateOptions {
   int64_t max_new_tokens = 64;
-  double temperature = 0.0;    // 0: the most likely token
-  int64_t top_k = 0;           // 0: all; else sample among the k most likely
-  uint64_t seed = 0;           // the draw of position p is a function of (seed, p)
-  std::optional<int32_t> eos;  // stops after this token
-  int64_t max_position = 0;    // the model's longest document
+  double temperature = 0.0;  // 0: the most likely token
+  int64_t top_k = 0;         // 0: all; else sample among the k most likely
+  uint64_t seed = 0;         // the draw of position p is a function of (seed, p)
+  std::vector<int32_t> eos;  // stops after any of these tokens
+  int64_t max_position = 0;  // the model's longest document
 };
 
 // Continues `prompt` (not empty) and returns the new tokens; calls `emit` for each as it appears.

@@ -132,6 +132,20 @@ class CommandLineTest(unittest.TestCase):
         ids = text("--prompt-ids", "1,2", "--max-new-tokens", "5").split()
         self.assertEqual(len(ids), 5)
 
+    def test_generate_stops_at_an_end_of_the_model(self):
+        export = ["convert", "--to", "hf", "runs/c", "hf"]
+        self.assertEqual(self.place.run(*export).status, 0)
+        command = ["generate", "--hf", "hf", "--prompt-ids", "1,2", "--max-new-tokens", "5"]
+        ids = self.place.run(*command).out.split()
+        self.assertEqual(len(ids), 5)
+        path = self.place.path("hf/config.json")
+        with open(path) as file:
+            config = json.load(file)
+        config["eos_token_id"] = [250, int(ids[2])]
+        with open(path, "w") as file:
+            json.dump(config, file)
+        self.assertEqual(self.place.run(*command).out.split(), ids[: ids.index(ids[2]) + 1])
+
     def test_eval_writes_loss_logits_and_gradients(self):
         ids = np.random.default_rng(0).integers(0, 256, (2, 9))
         write_safetensors(self.place.path("tokens.safetensors"), {"input_ids": ids})

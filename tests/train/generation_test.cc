@@ -113,7 +113,8 @@ TEST_F(GenerationTest, EmitsEachTokenAndStopsAfterEos) {
   int32_t eos = all[4];
   std::vector<int32_t> emitted;
   std::vector<int32_t> stopped =
-      Generate(*model.layers, {1, 2}, {.max_new_tokens = 12, .eos = eos, .max_position = 32},
+      Generate(*model.layers, {1, 2},
+               {.max_new_tokens = 12, .eos = {static_cast<int32_t>(200), eos}, .max_position = 32},
                [&](int32_t token) { emitted.push_back(token); })
           .value();
   EXPECT_EQ(stopped, emitted);

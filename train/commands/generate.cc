@@ -23,6 +23,8 @@ absl::Status RunGenerate(const GenerateCommandOptions& options) {
   generate.max_position = loaded.model.config.max_position;
   if (!options.prompt_ids.empty()) {
     // Ids in, ids out: the model's tokenizer lives elsewhere.
+    const std::vector<int64_t>& ends = loaded.model.config.special_tokens.eos;
+    generate.eos.assign(ends.begin(), ends.end());
     auto emit = [](int32_t id) {
       std::printf("%d ", id);
       std::fflush(stdout);
@@ -38,8 +40,9 @@ absl::Status RunGenerate(const GenerateCommandOptions& options) {
                      " ids, not the 256 of bytes: tokenize elsewhere and give --prompt-ids"));
   }
   std::vector<int32_t> prompt = tokenizer.Encode(options.prompt);
-  if (prompt.empty()) prompt = {*tokenizer.eos()};
-  generate.eos = tokenizer.eos();
+  const int32_t end = *tokenizer.eos();
+  generate.eos = {end};
+  if (prompt.empty()) prompt = {end};
   bool shown = false;
   auto show_prompt = [&] {  // once it is known to fit
     if (!shown) std::printf("%s", options.prompt.c_str());
@@ -47,7 +50,7 @@ absl::Status RunGenerate(const GenerateCommandOptions& options) {
   };
   auto emit = [&](int32_t id) {
     show_prompt();
-    if (id == generate.eos) return;
+    if (id == end) return;
     std::fputc(id, stdout);
     std::fflush(stdout);
   };
