@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "optim/lr_schedule.h"
@@ -261,6 +263,26 @@ Config WithModel(Config config, const models::ModelConfig& model) {
   // Where batches come from elsewhere, nothing has compared the default with this model.
   config.data.sequence_length = std::min(config.data.sequence_length, model.max_position);
   return config;
+}
+
+std::vector<std::string> ModelDifferences(const Config& here, const Config& there) {
+  constexpr absl::string_view kOfNoEffect[] = {"model.hf", "model.dtype", "model.initializer_range",
+                                               "moe.dispatcher", "moe.planner"};
+  Config copies[2] = {here, there};
+  Schema schemas[2];
+  for (size_t i = 0; i < 2; ++i) DeclareConfig(copies[i], schemas[i]);
+  std::vector<std::string> differences;
+  for (const Key& key : schemas[0].keys()) {
+    const bool is_model = absl::StartsWith(key.section, "model") || key.section == "moe";
+    if (!is_model || absl::StartsWith(key.section, "model.special_tokens")) continue;
+    if (absl::c_linear_search(kOfNoEffect, key.path())) continue;
+    const std::string value = key.ValueText();
+    const std::string other = schemas[1].Find(key.section, key.name)->ValueText();
+    if (value != other) {
+      differences.push_back(absl::StrCat(key.path(), " ", value, " (there ", other, ")"));
+    }
+  }
+  return differences;
 }
 
 std::string ResolvedYaml(const Config& config) {

@@ -158,6 +158,10 @@ models::ModelConfig ToModelConfig(const Config& config);
 // saves. data.sequence_length is cut to the architecture's longest document, so that it is valid.
 Config WithModel(Config config, const models::ModelConfig& model);
 
+// "model.rope.theta 10000.0 (there 1000000.0)": the keys of model and moe that say something else
+// in `there`, except those that do not change what the model computes.
+std::vector<std::string> ModelDifferences(const Config& here, const Config& there);
+
 // Every key with its value; parsing it gives the same config.
 std::string ResolvedYaml(const Config& config);
 // Every key with type, unit, default, range and meaning: Markdown.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
 #include "core/data/statistics.h"
@@ -296,6 +297,17 @@ absl::StatusOr<std::string> Trainer::Save() {
   return last_checkpoint_;
 }
 
+void Trainer::WarnOfDifferences(const std::string& saved_yaml) {
+  const absl::StatusOr<Config> saved = ParseConfig(saved_yaml, "config.yaml of the checkpoint");
+  if (!saved.ok()) return;  // another version's: its weights fitted, the rest is unknown
+  const std::vector<std::string> differences =
+      ModelDifferences(WithModel(config_, model_.config), *saved);
+  if (differences.empty()) return;
+  logger_.Warning(
+      absl::StrCat("the model differs from the one that the checkpoint was trained as: ",
+                   absl::StrJoin(differences, ", ")));
+}
+
 absl::Status Trainer::Load(const std::string& directory) {
   ScopedExecContext scope(runtime_->context());
   MF_ASSIGN_OR_RETURN(parallel::CheckpointState state,
@@ -307,6 +319,7 @@ absl::Status Trainer::Load(const std::string& directory) {
     MF_RETURN_IF_ERROR(loader_->Restore(loader));
   }
   last_checkpoint_ = directory;
+  WarnOfDifferences(state.config_yaml);
   logger_.Info(step() == 0 ? absl::StrCat("starting at step 0 from the weights of ", directory,
                                           ", with a fresh optimizer")
                            : absl::StrCat("resumed from ", directory, " at step ", step()));
@@ -329,9 +342,11 @@ absl::Status Trainer::Run() {
                                model_.num_parameters, runtime_->threads(),
                                runtime_->threads() == 1 ? "" : "s", gemm_rate_ * 1e-9));
   logger_.Info(absl::StripSuffix(loader_->Summary(), "\n"));
-  MF_ASSIGN_OR_RETURN(double unigram, UnigramEntropy(*loader_, kUnigramTokens));
-  logger_.Info(
-      absl::StrFormat("a model of token frequencies alone would reach loss %.4f", unigram));
+  if (step() == 0) {
+    MF_ASSIGN_OR_RETURN(double unigram, UnigramEntropy(*loader_, kUnigramTokens));
+    logger_.Info(
+        absl::StrFormat("a model of token frequencies alone would reach loss %.4f", unigram));
+  }
   ProgressLine progress(config_.monitor.progress, logger_, config_.train.log_interval);
   while (step() < config_.train.steps) {
     MF_ASSIGN_OR_RETURN(StepMetrics metrics, Step());

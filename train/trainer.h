@@ -77,6 +77,8 @@ class Trainer {
   absl::Status ForwardBackward(const GlobalBatch& batch, StepMetrics& metrics);
   absl::Status AfterStep(const StepMetrics& metrics, MetricsWriter& writer);
   absl::Status ValidateInto(MetricsWriter& writer);
+  // Weights may fit a model that computes something else: other rope, another top_k.
+  void WarnOfDifferences(const std::string& saved_yaml);
   void SumLosses(int64_t num_micro_batches, StepMetrics& metrics);
   void SumExpertLoads(StepMetrics& metrics);
 

@@ -179,6 +179,21 @@ TEST_F(TrainerStartTest, RunAndCheckpointsDirectoriesMeanTheirNewest) {
   }
 }
 
+// Its weights fit, but it computes something else.
+TEST_F(TrainerStartTest, AnotherModelWithTheSameWeightsIsWarnedOf) {
+  std::unique_ptr<Trainer> trainer = MakeTrainer(SmallConfig(kSoftmaxMoe));
+  Step(*trainer);
+  MF_ASSERT_OK(trainer->Save());
+  MF_ASSERT_OK(logger_.OpenFile(Path("log.txt")));
+  MakeTrainer(SmallConfig(kSoftmaxMoe, {"optimizer.lr=0.5", "runtime.threads=2"}), "auto");
+  EXPECT_THAT(ReadFile(Path("log.txt")).value(), ::testing::Not(::testing::HasSubstr("differs")));
+  MakeTrainer(SmallConfig(kSoftmaxMoe, {"model.rope.theta=5e5", "moe.top_k=1"}), "auto");
+  EXPECT_THAT(ReadFile(Path("log.txt")).value(),
+              ::testing::HasSubstr("the model differs from the one that the checkpoint was trained "
+                                   "as: model.rope.theta 5e+05 (there 10000.0), moe.top_k 1 "
+                                   "(there 2)"));
+}
+
 TEST_F(TrainerStartTest, OtherDataIsRefused) {
   std::unique_ptr<Trainer> trainer = MakeTrainer(SmallConfig());
   Step(*trainer);
