@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/registry.h"
 #include "models/model_config.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace meshfold::models {
 

@@ -303,7 +303,7 @@ std::string ConfigJsonSchema() {
   Config defaults;
   Schema schema;
   DeclareConfig(defaults, schema);
-  return schema.ToJsonSchema().dump(2) + "\n";
+  return schema.ToJsonSchema();
 }
 
 }  // namespace meshfold::train

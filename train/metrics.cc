@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/status_macros.h"
 #include "core/io/file.h"
+#include "nlohmann/json.hpp"
 
 namespace meshfold::train {
 namespace {
@@ -70,7 +71,18 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
 
 MetricsWriter::~MetricsWriter() { std::fclose(file_); }
 
-absl::Status MetricsWriter::Write(const nlohmann::json& record) {
+absl::Status MetricsWriter::Write(const StepMetrics& metrics) {
+  return WriteRecord(ToJson(metrics));
+}
+
+absl::Status MetricsWriter::Write(int64_t step, const ValidationResult& validation) {
+  return WriteRecord({{"step", step},
+                      {"validation_loss", validation.loss},
+                      {"validation_tokens", validation.tokens},
+                      {"validation_samples", validation.samples}});
+}
+
+absl::Status MetricsWriter::WriteRecord(const nlohmann::json& record) {
   std::string line = record.dump() + "\n";
   bool ok =
       std::fwrite(line.data(), 1, line.size(), file_) == line.size() && std::fflush(file_) == 0;

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "moe/balance.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace meshfold::train {
 
@@ -35,6 +37,12 @@ struct StepMetrics {
   double load_max_over_mean = 0.0, load_min = 0.0, load_p50 = 0.0, load_p95 = 0.0;
 };
 
+struct ValidationResult {
+  double loss = 0.0;   // language-model loss, mean over all counted targets
+  int64_t tokens = 0;  // counted targets
+  int64_t samples = 0;
+};
+
 nlohmann::json ToJson(const StepMetrics& metrics);
 
 // metrics.jsonl, one object a line. A resumed run first cuts lines of steps that it will redo.
@@ -47,9 +55,11 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  absl::Status Write(const nlohmann::json& record);
+  absl::Status Write(const StepMetrics& metrics);
+  absl::Status Write(int64_t step, const ValidationResult& validation);
 
  private:
+  absl::Status WriteRecord(const nlohmann::json& record);
   MetricsWriter(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
   std::string path_;
   std::FILE* file_;

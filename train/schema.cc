@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/check.h"
 #include "memory/pool_limits.h"
+#include "nlohmann/json.hpp"
 
 namespace meshfold::train {
 namespace {

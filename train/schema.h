@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace meshfold::train {
 
@@ -109,7 +109,7 @@ class Schema {
 
   std::string ToYaml() const;           // every key with its value
   std::string ToMarkdown() const;       // a table a section
-  nlohmann::json ToJsonSchema() const;  // draft 2020-12, of the whole file
+  std::string ToJsonSchema() const;     // draft 2020-12, of the whole file
   nlohmann::json ObjectSchema() const;  // the same without the header: for a record
 
   struct SectionInfo {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "nlohmann/json.hpp"
 #include "train/schema.h"
 
 namespace meshfold::train {
@@ -143,11 +144,11 @@ nlohmann::json Schema::ObjectSchema() const {
   return root;
 }
 
-nlohmann::json Schema::ToJsonSchema() const {
+std::string Schema::ToJsonSchema() const {
   nlohmann::json root = ObjectSchema();
   root["$schema"] = "https://json-schema.org/draft/2020-12/schema";
   root["title"] = "Meshfold configuration";
-  return root;
+  return root.dump(2) + "\n";
 }
 
 }  // namespace meshfold::train

@@ -356,7 +356,7 @@ absl::Status Trainer::Run() {
                      .tokens_per_second = metrics.tokens_per_second,
                      .mfu = metrics.mfu,
                      .step_seconds = metrics.step_seconds});
-    MF_RETURN_IF_ERROR(writer->Write(ToJson(metrics)));
+    MF_RETURN_IF_ERROR(writer->Write(metrics));
     bool last = step() == config_.train.steps;
     int64_t eval_interval = config_.train.eval_interval;
     if (loader_->num_validation_batches() > 0 &&
@@ -378,10 +378,7 @@ absl::Status Trainer::ValidateInto(MetricsWriter& writer) {
   MF_ASSIGN_OR_RETURN(ValidationResult result, Validate(config_.train.eval_batches));
   logger_.Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens", step(), result.loss,
                                result.tokens));
-  return writer.Write({{"step", step()},
-                       {"validation_loss", result.loss},
-                       {"validation_tokens", result.tokens},
-                       {"validation_samples", result.samples}});
+  return writer.Write(step(), result);
 }
 
 }  // namespace meshfold::train

@@ -26,12 +26,6 @@ struct ResumeOptions {
   std::string from = "auto";
 };
 
-struct ValidationResult {
-  double loss = 0.0;   // language-model loss, mean over all counted targets
-  int64_t tokens = 0;  // counted targets
-  int64_t samples = 0;
-};
-
 // Single-threaded from outside; its methods enter the runtime's context themselves. Errors are
 // Status with one sentence; after an error in Step the run cannot go on.
 class Trainer {

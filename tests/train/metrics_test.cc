@@ -5,10 +5,14 @@
 #include <sys/resource.h>
 
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
 #include "tests/core/io/scratch.h"
 
 namespace meshfold::train {
 namespace {
+
+constexpr char kStep9[] =
+    "{\"step\":9,\"validation_loss\":0.5,\"validation_samples\":2,\"validation_tokens\":7}\n";
 
 class MetricsWriterTest : public ScratchTest {
  protected:
@@ -17,7 +21,7 @@ class MetricsWriterTest : public ScratchTest {
     std::string path = Put("metrics.jsonl", before);
     auto writer = MetricsWriter::Open(path, last_step);
     MF_EXPECT_OK(writer);
-    MF_EXPECT_OK((*writer)->Write({{"step", 9}}));
+    MF_EXPECT_OK((*writer)->Write(9, {.loss = 0.5, .tokens = 7, .samples = 2}));
     return ReadFile(path).value();
   }
 };
@@ -27,17 +31,18 @@ TEST_F(MetricsWriterTest, KeepsLinesUpToTheCheckpoint) {
   std::string validation = "{\"step\":2,\"validation_loss\":3.5}\n";
   EXPECT_EQ(
       AfterResume(kept + validation + "{\"step\":3}\n{\"step\":3,\"validation_loss\":1}\n", 2),
-      kept + validation + "{\"step\":9}\n");
-  EXPECT_EQ(AfterResume(kept, 0), "{\"step\":9}\n");
+      kept + validation + std::string(kStep9));
+  EXPECT_EQ(AfterResume(kept, 0), kStep9);
 }
 
 TEST_F(MetricsWriterTest, DropsWhatAKillLeftHalf) {
-  EXPECT_EQ(AfterResume("{\"step\":1}\n{\"step\":2,\"lo", 5), "{\"step\":1}\n{\"step\":9}\n");
+  EXPECT_EQ(AfterResume("{\"step\":1}\n{\"step\":2,\"lo", 5),
+            "{\"step\":1}\n" + std::string(kStep9));
   // Cut just before the line's end: a whole record, whose line must still end.
   EXPECT_EQ(AfterResume("{\"step\":1}\n{\"step\":2}", 5),
-            "{\"step\":1}\n{\"step\":2}\n{\"step\":9}\n");
+            "{\"step\":1}\n{\"step\":2}\n" + std::string(kStep9));
   EXPECT_EQ(AfterResume("junk\n[1]\n{\"loss\":1}\n{\"step\":1}\n", 5),
-            "{\"step\":1}\n{\"step\":9}\n");
+            "{\"step\":1}\n" + std::string(kStep9));
 }
 
 TEST_F(MetricsWriterTest, StartsAFileAndNamesOneItCannotWrite) {
@@ -56,7 +61,7 @@ TEST_F(MetricsWriterTest, AFullDiskIsReported) {
   auto handler = signal(SIGXFSZ, SIG_IGN);
   rlimit small = {10, unlimited.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  absl::Status status = writer->Write({{"step", 1}, {"loss", 2.5}});
+  absl::Status status = writer->Write(StepMetrics());
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &unlimited), 0);
   signal(SIGXFSZ, handler);
   EXPECT_TRUE(FailsWith(status, absl::StatusCode::kResourceExhausted, path));

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "train/schema_suggest.h"
 
 namespace meshfold::train {
@@ -386,7 +387,7 @@ TEST(SchemaTest, JsonSchemaDescribesEveryKey) {
   Variables v;
   Schema schema;
   Declare(v, schema);
-  const nlohmann::json root = schema.ToJsonSchema();
+  const nlohmann::json root = nlohmann::json::parse(schema.ToJsonSchema());
   EXPECT_EQ(root["$schema"], "https://json-schema.org/draft/2020-12/schema");
   EXPECT_EQ(root["additionalProperties"], false);
   const nlohmann::json& optimizer = root["properties"]["optimizer"];
