@@ -375,6 +375,33 @@ TEST_P(CommunicatorConformance, SplitLeavesOutNegativeColors) {
   });
 }
 
+// Ranks form a grid of two columns; operations of rows, columns and the world are in flight at once
+// and are waited on in an order that differs from rank to rank.
+TEST_P(CommunicatorConformance, GroupsOverlapInTime) {
+  RunRanks([](Communicator& world) {
+    const auto row = world.Split(world.rank() / 2, world.rank(), "row").value();
+    const auto column = world.Split(world.rank() % 2, world.rank(), "column").value();
+    const std::vector<Communicator*> groups = {&world, row.get(), column.get()};
+    std::vector<std::unique_ptr<Work>> works;
+    std::vector<Tensor> sums;
+    std::vector<int64_t> expected;
+    for (int64_t i = 0; i < 30; ++i) {
+      Communicator& group = *groups[static_cast<size_t>(i % 3)];
+      sums.push_back(Filled<int64_t>({i, group.rank()}));
+      expected.push_back(i * group.size());
+      works.push_back(group.AllReduce(sums.back(), sums.back()).value());
+    }
+    for (size_t i = 0; i < works.size(); ++i) {
+      const size_t shift = static_cast<size_t>(world.rank()) * 7;
+      Wait(std::move(works[(i * 11 + shift) % works.size()]));
+    }
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const int64_t size = groups[i % 3]->size();
+      EXPECT_EQ(Read<int64_t>(sums[i]), (std::vector<int64_t>{expected[i], size * (size - 1) / 2}));
+    }
+  });
+}
+
 TEST_P(CommunicatorConformance, RefusesTensorsThatDoNotFit) {
   RunRanks([](Communicator& world) {
     const int64_t size = world.size();
