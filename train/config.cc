@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "optim/lr_schedule.h"
+#include "parallel/rank_layout.h"
 #include "train/config_keys.h"
 #include "train/schema.h"
 
@@ -112,16 +113,6 @@ absl::Status ValidateModel(const Config& config) {
   return models::Validate(architecture);
 }
 
-// The product, or `limit` + 1 when it is larger.
-int64_t BoundedProduct(std::initializer_list<int64_t> sizes, int64_t limit) {
-  int64_t product = 1;
-  for (int64_t size : sizes) {
-    if (size > limit / product) return limit + 1;
-    product *= size;
-  }
-  return product;
-}
-
 }  // namespace
 
 absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view place,
@@ -163,26 +154,20 @@ absl::StatusOr<Config> LoadConfig(const std::string& path,
 absl::Status Validate(const Config& config) {
   MF_RETURN_IF_ERROR(ValidateData(config));
   MF_RETURN_IF_ERROR(ValidateSchedule(config));
-  MF_RETURN_IF_ERROR(ValidateParallel(config, 1));
   return ValidateModel(config);
 }
 
-absl::Status ValidateParallel(const Config& config, int64_t world) {
+absl::StatusOr<parallel::RankLayout> LayoutOf(const Config& config, int64_t world) {
   const ParallelSection& p = config.parallel;
-  const int64_t replica = BoundedProduct({p.tensor, p.pipeline, p.context, p.ulysses}, world);
-  const int64_t data = p.data != 0 ? p.data : std::max<int64_t>(1, world / replica);
-  if (BoundedProduct({data, replica}, world) != world) {
-    return Invalid("parallel: data ", p.data == 0 ? "auto" : absl::StrCat(p.data), " x tensor ",
-                   p.tensor, " x pipeline ", p.pipeline, " x context ", p.context, " x ulysses ",
-                   p.ulysses, " does not make ", world, world == 1 ? " rank" : " ranks");
-  }
-  const int64_t stage = world / p.pipeline;
-  const int64_t expert = BoundedProduct({p.expert, p.expert_tensor}, stage);
-  if (expert > stage || stage % expert != 0) {
-    return Invalid("parallel: expert ", p.expert, " x expert_tensor ", p.expert_tensor,
-                   " does not divide the ", stage,
-                   stage == 1 ? " rank of a pipeline stage" : " ranks of a pipeline stage");
-  }
+  parallel::ParallelSizes sizes;
+  sizes.data = p.data;
+  sizes.tensor = p.tensor;
+  sizes.expert = p.expert;
+  sizes.expert_tensor = p.expert_tensor;
+  sizes.pipeline = p.pipeline;
+  sizes.context = p.context;
+  sizes.ulysses = p.ulysses;
+  MF_ASSIGN_OR_RETURN(const parallel::RankLayout layout, parallel::PlanRanks(sizes, world));
   const int64_t num_experts = config.moe.options.num_experts;
   if (config.model.hf.empty() && num_experts % p.expert != 0) {
     return Invalid("moe.num_experts ", num_experts, " is not a multiple of parallel.expert ",
@@ -194,11 +179,11 @@ absl::Status ValidateParallel(const Config& config, int64_t world) {
   if (p.sequence && p.tensor == 1) {
     return Invalid("parallel.sequence needs parallel.tensor above 1, it is 1");
   }
-  if (p.zero_stage > 0 && data == 1) {
+  if (p.zero_stage > 0 && layout.dense.size("dp") == 1) {
     return Invalid("parallel.zero.stage ", p.zero_stage,
                    " needs more than one data-parallel rank, there is 1");
   }
-  return absl::OkStatus();
+  return layout;
 }
 
 models::ModelConfig ToModelConfig(const Config& config) {

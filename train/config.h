@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "core/tensor/dtype.h"
 #include "models/model_config.h"
+#include "parallel/rank_layout.h"
 #include "train/progress_mode.h"
 
 namespace meshfold::train {
@@ -144,12 +145,13 @@ absl::StatusOr<Config> LoadConfig(const std::string& path,
 absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view place,
                                    absl::Span<const std::string> overrides = {});
 
-// Checks of keys against each other; ParseConfig has done it already.
+// Checks of keys against each other, but for what depends on the number of ranks (LayoutOf);
+// ParseConfig has done it already.
 absl::Status Validate(const Config& config);
 
-// InvalidArgument with both numbers unless the parallel sizes multiply to `world` ranks and the
-// experts can be dealt out evenly.
-absl::Status ValidateParallel(const Config& config, int64_t world);
+// Which of `world` ranks does what. InvalidArgument with both numbers unless the parallel sizes
+// multiply to `world` and the experts can be dealt out evenly.
+absl::StatusOr<parallel::RankLayout> LayoutOf(const Config& config, int64_t world);
 
 // The architecture that the keys describe (model.hf not looked at). A vocab_size of 0 stays 0 until
 // the data is known.

@@ -89,6 +89,16 @@ void AddConfig(CLI::App& app, Runner& run) {
   command->callback([&run, options] { run = [options] { return RunConfig(*options); }; });
 }
 
+void AddPlan(CLI::App& app, Runner& run) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* command = app.add_subcommand("plan", "which rank is in which group; trains nothing");
+  command->add_option("config", options->config_path, "YAML file")->required();
+  command->add_option("--world", options->world, "number of ranks (default: as few as possible)");
+  command->add_option("--set", options->overrides, "override a config key: section.key=value")
+      ->allow_extra_args(false);
+  command->callback([&run, options] { run = [options] { return RunPlan(*options); }; });
+}
+
 void AddInspect(CLI::App& app, Runner& run) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand("inspect", "what a checkpoint, model or file holds");
@@ -132,6 +142,7 @@ int Main(int argc, char** argv) {
   AddEval(app, run);
   AddGenerate(app, run);
   AddConvert(app, run);
+  AddPlan(app, run);
   AddConfig(app, run);
   AddInspect(app, run);
   AddDoctor(app, run);

@@ -115,6 +115,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Config& config,
 Trainer::~Trainer() = default;
 
 absl::Status Trainer::Build() {
+  MF_RETURN_IF_ERROR(LayoutOf(config_, 1).status());
   MF_ASSIGN_OR_RETURN(runtime_, Runtime::Create(RuntimeOf(config_)));
   ScopedExecContext scope(runtime_->context());
   MF_RETURN_IF_ERROR(optim::Validate(ScheduleOf(config_)));

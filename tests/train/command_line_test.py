@@ -10,7 +10,7 @@ import numpy as np
 
 from meshfold_command import Workplace, read_safetensors, write_safetensors
 
-COMMANDS = ["train", "eval", "generate", "convert", "config", "inspect", "doctor"]
+COMMANDS = ["train", "eval", "generate", "convert", "plan", "config", "inspect", "doctor"]
 
 
 class CommandLineTest(unittest.TestCase):
@@ -118,6 +118,32 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(again.out, resolved.out)
         json.loads(self.place.run("config", "--schema").out)
         self.assertIn("optimizer", self.place.run("config", "--doc").out)
+
+    def test_plan_prints_the_groups(self):
+        layout = ["--set", "parallel.tensor=2", "--set", "parallel.expert=4"]
+        run = self.place.run("plan", "c.yaml", "--world", "8", *layout)
+        self.assertEqual((run.status, run.err), (0, ""))
+        self.assertEqual(
+            run.out.splitlines(),
+            [
+                "8 ranks: pp 1 x dp 4 x cp 1 x ulysses 1 x tp 2",
+                "experts: pp 1 x edp 2 x ep 4 x etp 1",
+                "",
+                "group     ranks  groups  members",
+                "dp            4       2  {0,2,4,6} {1,3,5,7}",
+                "tp            2       4  {0,1} {2,3} {4,5} {6,7}",
+                "edp           2       4  {0,4} {1,5} {2,6} {3,7}",
+                "ep            4       2  {0,1,2,3} {4,5,6,7}",
+            ],
+        )
+        run = self.place.run("plan", "c.yaml", "--world", "100000", "--set", "parallel.tensor=8")
+        self.assertIn("dp        12500       8  {0,8,..,99992} {1,9,..,99993}", run.out)
+        self.assertEqual(self.place.run("plan", "c.yaml").out.splitlines()[0][:7], "1 rank:")
+        tensor = ["--set", "parallel.tensor=3"]
+        self.fails(1, "tensor 3 x pipeline 1", "plan", "c.yaml", "--world", "8", *tensor)
+        self.fails(1, "does not make 1 rank", "train", "c.yaml", *tensor)
+        self.fails(1, "does not make 1 rank", "generate", "--checkpoint", "runs/c", *tensor)
+        self.fails(1, "--world -2", "plan", "c.yaml", "--world", "-2")
 
     def test_generate_repeats_itself_by_seed(self):
         def text(*args):

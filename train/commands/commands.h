@@ -57,6 +57,14 @@ struct ConfigOptions {
 };
 absl::Status RunConfig(const ConfigOptions& options);
 
+struct PlanOptions {
+  std::string config_path;
+  int64_t world = 0;  // 0: as few ranks as the parallel section allows
+  std::vector<std::string> overrides;
+};
+// Prints which rank is in which group.
+absl::Status RunPlan(const PlanOptions& options);
+
 struct InspectOptions {
   std::string path;
 };

@@ -17,6 +17,7 @@ absl::StatusOr<LoadedModel> FromHf(const ModelSource& source) {
   std::vector<std::string> overrides = {absl::StrCat("model.hf=", source.hf)};
   overrides.insert(overrides.end(), source.overrides.begin(), source.overrides.end());
   MF_ASSIGN_OR_RETURN(loaded.config, ParseConfig("", "--hf", overrides));
+  MF_RETURN_IF_ERROR(LayoutOf(loaded.config, 1).status());
   MF_ASSIGN_OR_RETURN(loaded.runtime, Runtime::Create(RuntimeOf(loaded.config)));
   ScopedExecContext scope(loaded.runtime->context());
   MF_ASSIGN_OR_RETURN(loaded.model, BuildModel(loaded.config, 0));
@@ -30,6 +31,7 @@ absl::StatusOr<LoadedModel> FromCheckpoint(const ModelSource& source) {
   MF_ASSIGN_OR_RETURN(
       loaded.config, ParseConfig(checkpoint.state().config_yaml, JoinPath(directory, "config.yaml"),
                                  source.overrides));
+  MF_RETURN_IF_ERROR(LayoutOf(loaded.config, 1).status());
   MF_ASSIGN_OR_RETURN(loaded.runtime, Runtime::Create(RuntimeOf(loaded.config)));
   ScopedExecContext scope(loaded.runtime->context());
   MF_ASSIGN_OR_RETURN(loaded.model, BuildModelOutline(loaded.config, 0));
