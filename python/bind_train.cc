@@ -13,6 +13,7 @@
 #include "core/base/exec_context.h"
 #include "core/base/log.h"
 #include "models/hf_io.h"
+#include "nlohmann/json.hpp"
 #include "python/bindings.h"
 #include "python/tensor_convert.h"
 #include "train/config.h"
