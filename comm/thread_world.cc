@@ -339,35 +339,11 @@ class ThreadCommunicator final : public Communicator {
 
   absl::StatusOr<std::unique_ptr<Work>> DoSend(std::string what, const Tensor& data,
                                                int to) override {
-    MF_RETURN_IF_ERROR(Enter(what, data));
-    bool is_complete = false;
-    std::shared_ptr<Message> message;
-    {
-      std::lock_guard<std::mutex> lock(world().mutex);
-      if (!world().aborted.ok()) {
-        return std::make_unique<FinishedWork>(std::move(what), world().aborted);
-      }
-      message = Meet(group_->receives[{rank(), to}], group_->sends[{rank(), to}], is_complete);
-      message->sent = data;
-      message->send_what = what;
-    }
-    return Start(std::move(what), data, std::move(message), is_complete);
+    return StartMessage(std::move(what), data, rank(), to);
   }
   absl::StatusOr<std::unique_ptr<Work>> DoRecv(std::string what, const Tensor& data,
                                                int from) override {
-    MF_RETURN_IF_ERROR(Enter(what, data));
-    bool is_complete = false;
-    std::shared_ptr<Message> message;
-    {
-      std::lock_guard<std::mutex> lock(world().mutex);
-      if (!world().aborted.ok()) {
-        return std::make_unique<FinishedWork>(std::move(what), world().aborted);
-      }
-      message = Meet(group_->sends[{from, rank()}], group_->receives[{from, rank()}], is_complete);
-      message->received = data;
-      message->receive_what = what;
-    }
-    return Start(std::move(what), data, std::move(message), is_complete);
+    return StartMessage(std::move(what), data, from, rank());
   }
 
   absl::StatusOr<std::shared_ptr<Communicator>> DoSplit(int color, int key,
@@ -427,8 +403,31 @@ class ThreadCommunicator final : public Communicator {
                                         group_->world, *std::move(collective));
   }
 
-  std::unique_ptr<Work> Start(std::string what, const Tensor& data,
-                              std::shared_ptr<Message> message, bool is_complete) {
+  // This rank's side of a message: the other side's call carries it out if that comes later.
+  absl::StatusOr<std::unique_ptr<Work>> StartMessage(std::string what, const Tensor& data, int from,
+                                                     int to) {
+    MF_RETURN_IF_ERROR(Enter(what, data));
+    const bool is_send = from == rank();
+    bool is_complete = false;
+    std::shared_ptr<Message> message;
+    {
+      std::lock_guard<std::mutex> lock(world().mutex);
+      if (!world().aborted.ok()) {
+        return std::make_unique<FinishedWork>(std::move(what), world().aborted);
+      }
+      auto& waiting = (is_send ? group_->receives : group_->sends)[{from, to}];
+      auto& own = (is_send ? group_->sends : group_->receives)[{from, to}];
+      is_complete = !waiting.empty();
+      if (is_complete) {
+        message = std::move(waiting.front());
+        waiting.pop_front();
+      } else {
+        message = std::make_shared<Message>();
+        own.push_back(message);
+      }
+      (is_send ? message->sent : message->received) = data;
+      (is_send ? message->send_what : message->receive_what) = what;
+    }
     if (is_complete) Finish(world(), *message, CarryOut(*message));
     return std::make_unique<ThreadWork>(std::move(what), deadline(), std::vector<Tensor>{data},
                                         group_->world, std::move(message));
@@ -456,20 +455,6 @@ class ThreadCommunicator final : public Communicator {
     collective->posts.clear();
     Finish(world(), *collective, std::move(result));
     return collective;
-  }
-
-  // The oldest message that waits for this side, or a new one that waits for the other.
-  static std::shared_ptr<Message> Meet(std::deque<std::shared_ptr<Message>>& waiting,
-                                       std::deque<std::shared_ptr<Message>>& own,
-                                       bool& is_complete) {
-    is_complete = !waiting.empty();
-    if (!is_complete) {
-      own.push_back(std::make_shared<Message>());
-      return own.back();
-    }
-    std::shared_ptr<Message> message = std::move(waiting.front());
-    waiting.pop_front();
-    return message;
   }
 
   const int world_rank_;
