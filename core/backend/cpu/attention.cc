@@ -6,14 +6,12 @@
 // own row and the keys it sees: key blocks are counted from the document's start, and keys that it
 // does not see add exact zeros. So tiles, packing, caches and threads never change a result.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
 #include "core/backend/cpu/attention_kernel.h"
 #include "core/backend/cpu/attention_plan.h"
 #include "core/backend/cpu/cpu_backend.h"
-#include "core/backend/cpu/reductions.h"
 #include "core/base/check.h"
 #include "core/base/exec_context.h"
 #include "core/base/parallel_for.h"
@@ -63,7 +61,7 @@ class AttentionForward {
         scratch_(Plan(), allocator) {}
 
   void Run() {
-    PackKeysAndValues();
+    PrepareKeysAndValues();
     const int64_t group = args_.num_heads / args_.num_kv_heads;
     for (int64_t head = item_.kv_head * group; head < (item_.kv_head + 1) * group; ++head) {
       for (int64_t tile = item_.first_tile; tile < item_.end_tile; ++tile) RunTile(head, tile);
@@ -93,12 +91,12 @@ class AttentionForward {
   float* At(int64_t offset) const { return scratch_.data() + offset; }
 
   // Keys as left operands, values as right operands, a block at a time.
-  void PackKeysAndValues() {
+  void PrepareKeysAndValues() {
     for (int64_t begin = first_block_ * kKeyBlock; begin < end_key_; begin += kKeyBlock) {
       const int64_t count = std::min(kKeyBlock, end_key_ - begin);
       const int64_t row = document_.first_key + begin, at = begin - first_block_ * kKeyBlock;
-      keys_.push_back(PackLeft(HeadRows(args_.k, row, item_.kv_head, args_.head_dim), count,
-                               args_.head_dim, At(keys_at_) + at * args_.head_dim));
+      keys_.push_back(PrepareLeftRows(HeadRows(args_.k, row, item_.kv_head, args_.head_dim), count,
+                                      args_.head_dim, At(keys_at_) + at * args_.head_dim));
       values_.push_back(PackRight(HeadRows(args_.v, row, item_.kv_head, args_.value_dim), count,
                                   args_.value_dim, At(values_at_) + at * padded_value_dim()));
     }
@@ -128,31 +126,34 @@ class AttentionForward {
   void AddBlock(const MatrixOperand& queries, int64_t query, int64_t count, int64_t key,
                 int64_t keys, bool is_first) {
     const size_t block = static_cast<size_t>(key / kKeyBlock - first_block_);
-    MatrixOperand key_rows = keys_[block], value_rows = values_[block];
-    key_rows.first_row = value_rows.first_row = key % kKeyBlock;
+    const MatrixOperand key_rows = FromRow(keys_[block], key % kKeyBlock);
+    MatrixOperand value_rows = values_[block];
+    value_rows.first_row = key % kKeyBlock;
     const int64_t columns = PaddedColumns(count), dim = padded_value_dim();
     float* scores = At(scores_at_);
     Multiply({key_rows, queries, scores, columns, keys, columns, args_.head_dim}, nullptr);
     SoftmaxOfColumns({scores, columns, At(weights_at_), keys, columns,
                       key - (document_.offset() + query), args_.window,
                       static_cast<float>(args_.scale), At(statistics_at_), sum(), rescale()});
-    for (int64_t i = 0; i < count && !is_first; ++i) {
-      if (rescale()[i] != 1.0f) {
-        ScaleTo(rescale()[i], At(sums_at_) + i * dim, At(sums_at_) + i * dim, dim);
-      }
-    }
+    if (!is_first) ScaleRows(rescale(), At(sums_at_), dim, count, dim);
     const MatrixOperand weights{At(weights_at_), 0, false, DType::kF32, true, columns, keys};
     Multiply({weights, value_rows, At(sums_at_), dim, count, dim, keys, !is_first}, nullptr);
   }
 
   void StoreTile(int64_t head, int64_t query, int64_t count) {
-    const float* max = At(statistics_at_);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = document_.first_query + query + i;
-      ScaleTo(1.0f / sum()[i], At(sums_at_) + i * padded_value_dim(),
-              out_.row<float>(row) + head * args_.value_dim, args_.value_dim);
-      lse_.row<float>(row)[head] = max[i] + std::log(sum()[i]);
-    }
+    const int64_t row = document_.first_query + query;
+    NormalizedRows rows;
+    rows.sums = At(sums_at_);
+    rows.sums_pitch = padded_value_dim();
+    rows.max = At(statistics_at_);
+    rows.sum = sum();
+    rows.count = count;
+    rows.dim = args_.value_dim;
+    rows.out = out_.row<float>(row) + head * args_.value_dim;
+    rows.out_pitch = out_.pitch();
+    rows.lse = lse_.row<float>(row) + head;
+    rows.lse_pitch = lse_.pitch();
+    NormalizeRows(rows);
   }
   float* sum() const { return At(statistics_at_) + PaddedColumns(kQueryTile); }
   float* rescale() const { return At(statistics_at_) + 2 * PaddedColumns(kQueryTile); }

@@ -52,10 +52,6 @@ class AttentionBackwardItem {
         scratch_(Plan(), allocator) {}
 
   void Run() {
-    const size_t member = static_cast<size_t>(head_ % t_.group());
-    ClearRows(t_.dq, document_.first_query, head_, args_.head_dim);
-    ClearRows(t_.dk[member], document_.first_key, kv_head_, args_.head_dim);
-    ClearRows(t_.dv[member], document_.first_key, kv_head_, args_.value_dim);
     PackKeysAndValues();
     for (int64_t query = 0; query < document_.queries; query += kQueryTile) RunTile(query);
   }
@@ -85,15 +81,6 @@ class AttentionBackwardItem {
   }
   float* At(int64_t offset) const { return scratch_.data() + offset; }
 
-  static void ClearRows(const Tensor& x, int64_t first, int64_t head, int64_t dim, int64_t count) {
-    for (int64_t r = first; r < first + count; ++r) {
-      std::fill_n(x.row<float>(r) + head * dim, dim, 0.0f);
-    }
-  }
-  void ClearRows(const Tensor& x, int64_t first, int64_t head, int64_t dim) const {
-    ClearRows(x, first, head, dim, document_.keys);
-  }
-
   void PackKeysAndValues() {
     const int64_t d = args_.head_dim, v = args_.value_dim;
     for (int64_t begin = 0; begin < document_.keys; begin += kKeyBlock) {
@@ -116,16 +103,15 @@ class AttentionBackwardItem {
     const int64_t row = document_.first_query + query;
     const MatrixOperand q = HeadRows(args_.q, row, head_, d);
     const MatrixOperand dout = HeadRows(t_.dout, row, head_, v);
-    left_query_ = PackLeft(q, rows_, d, At(left_query_at_));
-    left_dout_ = PackLeft(dout, rows_, v, At(left_dout_at_));
+    left_query_ = PrepareLeftRows(q, rows_, d, At(left_query_at_));
+    left_dout_ = PrepareLeftRows(dout, rows_, v, At(left_dout_at_));
     right_query_ = PackRight(q, rows_, d, At(right_query_at_));
     right_dout_ = PackRight(dout, rows_, v, At(right_dout_at_));
-    for (int64_t i = 0; i < rows_; ++i) {
-      At(deltas_at_)[i] =
-          Dot(t_.dout.row<float>(row + i) + head_ * v, t_.out.row<float>(row + i) + head_ * v, v);
-    }
+    DotRows(t_.dout.row<float>(row) + head_ * v, t_.dout.pitch(),
+            t_.out.row<float>(row) + head_ * v, t_.out.pitch(), rows_, v, At(deltas_at_));
     const int64_t oldest = args_.window > 0 ? std::max<int64_t>(0, query - args_.window + 1) : 0;
-    for (int64_t block = oldest / kKeyBlock; block * kKeyBlock < query + rows_; ++block) {
+    first_block_ = oldest / kKeyBlock;
+    for (int64_t block = first_block_; block * kKeyBlock < query + rows_; ++block) {
       RunBlock(query, block);
     }
   }
@@ -142,7 +128,7 @@ class AttentionBackwardItem {
       end = begin + kStep;
       while (end < rows_ && visible(end) == visible(begin)) end += kStep;
       end = std::min(end, rows_);
-      ScoreRows(query, block, begin, end, visible(begin), keys);
+      ScoreRows(query, block, begin, end, visible(begin));
     }
     for (int64_t begin = 0, end; begin < keys; begin = end) {
       // The first row that sees any key of a step.
@@ -150,72 +136,71 @@ class AttentionBackwardItem {
         return std::max<int64_t>(0, first_key + c - query) / kPackedRowUnit * kPackedRowUnit;
       };
       if (first_row(begin) >= rows_) break;
+      // This tile is the first that sees the keys from its own first position on.
+      const auto is_first = [&](int64_t c) { return first_key + c >= query; };
       end = begin + kStep;
-      while (end < keys && first_row(end) == first_row(begin)) end += kStep;
+      while (end < keys && first_row(end) == first_row(begin) && is_first(end) == is_first(begin)) {
+        end += kStep;
+      }
       end = std::min(end, keys);
-      AddKeyGradients(first_key, begin, end, first_row(begin));
+      AddKeyGradients(first_key, begin, end, first_row(begin), !is_first(begin));
     }
   }
 
   // P, dS and the block's part of dQ for rows [begin, end), of which none sees more than the first
   // `visible` of the block's keys.
-  void ScoreRows(int64_t query, int64_t block, int64_t begin, int64_t end, int64_t visible,
-                 int64_t keys) {
+  void ScoreRows(int64_t query, int64_t block, int64_t begin, int64_t end, int64_t visible) {
+    if (visible == 0) return;
     const size_t b = static_cast<size_t>(block);
     const int64_t first_key = block * kKeyBlock, count = end - begin;
-    if (visible > 0) {
-      Product(left_query_, begin, key_columns_[b], scores(begin), {count, visible, args_.head_dim});
-      Product(left_dout_, begin, value_columns_[b], gradients(begin),
-              {count, visible, args_.value_dim});
-    }
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t position = query + r - first_key;  // of the row, counted from the block's start
-      SoftmaxGradientRow row;
-      row.scores = scores(r);
-      row.gradients = gradients(r);
-      row.end = std::clamp<int64_t>(position + 1, 0, keys);
-      row.begin =
-          args_.window > 0 ? std::clamp<int64_t>(position - args_.window + 1, 0, row.end) : 0;
-      row.keys = keys;
-      row.scale = static_cast<float>(args_.scale);
-      row.lse = t_.lse.row<float>(document_.first_query + query + r)[head_];
-      row.delta = At(deltas_at_)[r];
-      SoftmaxGradientOfRow(row);
-    }
-    if (visible > 0) {
-      const Tensor& dq = t_.dq;
-      Multiply({{gradients(begin), kScorePitch},
-                key_rows_[b],
-                dq.row<float>(document_.first_query + query + begin) + head_ * args_.head_dim,
-                dq.pitch(),
-                count,
-                args_.head_dim,
-                visible,
-                true},
-               At(multiply_at_));
-    }
+    const int64_t row = document_.first_query + query + begin;
+    Product(left_query_, begin, key_columns_[b], scores(begin), {count, visible, args_.head_dim});
+    Product(left_dout_, begin, value_columns_[b], gradients(begin),
+            {count, visible, args_.value_dim});
+    SoftmaxGradientBlock softmax;
+    softmax.scores = scores(begin);
+    softmax.gradients = gradients(begin);
+    softmax.pitch = kScorePitch;
+    softmax.rows = count;
+    softmax.keys = visible;
+    softmax.first_position = query + begin - first_key;
+    softmax.window = args_.window;
+    softmax.scale = static_cast<float>(args_.scale);
+    softmax.lse = t_.lse.row<float>(row) + head_;
+    softmax.lse_pitch = t_.lse.pitch();
+    softmax.delta = At(deltas_at_) + begin;
+    SoftmaxGradientOfBlock(softmax);
+    Multiply({{gradients(begin), kScorePitch},
+              key_rows_[b],
+              t_.dq.row<float>(row) + head_ * args_.head_dim,
+              t_.dq.pitch(),
+              count,
+              args_.head_dim,
+              visible,
+              block > first_block_},
+             At(multiply_at_));
   }
 
   // out rows [begin, ...) = left right, whole vectors.
-  void Product(MatrixOperand left, int64_t begin, const MatrixOperand& right, float* out,
+  void Product(const MatrixOperand& left, int64_t begin, const MatrixOperand& right, float* out,
                const Shape& shape) {
-    left.first_row = begin;
-    Multiply({left, right, out, kScorePitch, shape.m,
+    Multiply({FromRow(left, begin), right, out, kScorePitch, shape.m,
               shape.n == right.cols ? PaddedColumns(shape.n) : shape.n, shape.k},
              nullptr);
   }
 
-  // dK and dV of keys [begin, end) of a block from rows [first_row, rows_).
-  void AddKeyGradients(int64_t first_key, int64_t begin, int64_t end, int64_t first_row) {
+  // dK and dV of keys [begin, end) of a block from rows [first_row, rows_), added or written.
+  void AddKeyGradients(int64_t first_key, int64_t begin, int64_t end, int64_t first_row,
+                       bool accumulate) {
     const size_t member = static_cast<size_t>(head_ % t_.group());
     const int64_t row = document_.first_key + first_key + begin;
     AddKeyGradient(scores(first_row) + begin, right_dout_, first_row, t_.dv[member], row,
-                   args_.value_dim, end - begin);
+                   args_.value_dim, end - begin, accumulate);
     AddKeyGradient(gradients(first_row) + begin, right_query_, first_row, t_.dk[member], row,
-                   args_.head_dim, end - begin);
+                   args_.head_dim, end - begin, accumulate);
   }
   void AddKeyGradient(const float* left, MatrixOperand right, int64_t first_row, const Tensor& out,
-                      int64_t out_row, int64_t dim, int64_t keys) {
+                      int64_t out_row, int64_t dim, int64_t keys, bool accumulate) {
     right.first_row = first_row;
     Multiply({{left, kScorePitch, true},
               right,
@@ -224,7 +209,7 @@ class AttentionBackwardItem {
               keys,
               dim,
               rows_ - first_row,
-              true},
+              accumulate},
              nullptr);
   }
 
@@ -244,7 +229,7 @@ class AttentionBackwardItem {
   // By block: K^T and V^T for scores, K for dQ.
   std::vector<MatrixOperand> key_columns_, value_columns_, key_rows_;
   // Of the present tile.
-  int64_t rows_ = 0;
+  int64_t rows_ = 0, first_block_ = 0;
   MatrixOperand left_query_, left_dout_, right_query_, right_dout_;
 };
 

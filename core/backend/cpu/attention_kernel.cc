@@ -110,28 +110,76 @@ void SoftmaxColumns(const cpu::SoftmaxBlock& block) {
   }
 }
 
-void SoftmaxGradient(const cpu::SoftmaxGradientRow& row) {
+void NormalizeRowsOf(const cpu::NormalizedRows& rows) {
   const FloatTag d;
-  const FloatVec scale = hn::Set(d, row.scale), lse = hn::Set(d, row.lse);
-  const FloatVec delta = hn::Set(d, row.delta);
-  std::fill(row.scores, row.scores + row.begin, 0.0f);
-  std::fill(row.gradients, row.gradients + row.begin, 0.0f);
-  VectorLoop(row.end - row.begin, [&](int64_t i, auto step) HWY_ATTR {
-    float* score = row.scores + row.begin + i;
-    float* gradient = row.gradients + row.begin + i;
+  HWY_ALIGN float lse[kFloatLanes];
+  for (int64_t i = 0; i < rows.count; ++i) {
+    const int64_t lane = i % kFloatLanes;
+    if (lane == 0) {
+      const FloatVec sum = hn::LoadU(d, rows.sum + i), max = hn::LoadU(d, rows.max + i);
+      const FloatVec log = hn::IfThenElse(hn::IsNaN(sum), sum, hn::Log(d, sum));
+      hn::Store(hn::Add(max, log), d, lse);
+    }
+    rows.lse[i * rows.lse_pitch] = lse[lane];
+    const FloatVec factor = hn::Set(d, 1.0f / rows.sum[i]);
+    const float* sums = rows.sums + i * rows.sums_pitch;
+    float* out = rows.out + i * rows.out_pitch;
+    VectorLoop(rows.dim, [&](int64_t c, auto step) HWY_ATTR {
+      step.Store(hn::Mul(factor, step.Load(sums + c)), out + c);
+    });
+  }
+}
+
+void ScaleRowsOf(const float* factors, float* x, int64_t pitch, int64_t count, int64_t dim) {
+  for (int64_t i = 0; i < count; ++i, x += pitch) {
+    if (factors[i] == 1.0f) continue;
+    const FloatVec factor = hn::Set(FloatTag(), factors[i]);
+    VectorLoop(dim, [&](int64_t c, auto step)
+                        HWY_ATTR { step.Store(hn::Mul(factor, step.Load(x + c)), x + c); });
+  }
+}
+
+// One row of a SoftmaxGradientBlock, of whose keys [begin, end) count.
+HWY_INLINE void SoftmaxGradientOfRow(float* scores, float* gradients, int64_t begin, int64_t end,
+                                     int64_t keys, FloatVec scale, FloatVec lse, FloatVec delta) {
+  const auto clear = [](float* x, int64_t from, int64_t to) HWY_ATTR {
+    VectorLoop(to - from, [&](int64_t i, auto step)
+                              HWY_ATTR { step.Store(hn::Zero(FloatTag()), x + from + i); });
+  };
+  if (begin > 0) clear(scores, 0, begin), clear(gradients, 0, begin);
+  VectorLoop(end - begin, [&](int64_t i, auto step) HWY_ATTR {
+    float* score = scores + begin + i;
+    float* gradient = gradients + begin + i;
     const FloatVec p = ShortExp(hn::Sub(hn::Mul(step.Load(score), scale), lse));
     step.Store(p, score);
     step.Store(hn::Mul(hn::Mul(p, scale), hn::Sub(step.Load(gradient), delta)), gradient);
   });
-  std::fill(row.scores + row.end, row.scores + row.keys, 0.0f);
-  std::fill(row.gradients + row.end, row.gradients + row.keys, 0.0f);
+  clear(scores, end, keys);
+  clear(gradients, end, keys);
 }
 
-float DotOf(const float* a, const float* b, int64_t n) {
-  FloatVec sum = hn::Zero(FloatTag());
-  VectorLoop(n, [&](int64_t i, auto step)
-                    HWY_ATTR { sum = hn::MulAdd(step.Load(a + i), step.Load(b + i), sum); });
-  return SumLanes(sum);
+void SoftmaxGradient(const cpu::SoftmaxGradientBlock& block) {
+  const FloatTag d;
+  const FloatVec scale = hn::Set(d, block.scale);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const int64_t position = r + block.first_position;
+    const int64_t end = std::clamp<int64_t>(position + 1, 0, block.keys);
+    const int64_t begin =
+        block.window > 0 ? std::clamp<int64_t>(position - block.window + 1, 0, end) : 0;
+    SoftmaxGradientOfRow(block.scores + r * block.pitch, block.gradients + r * block.pitch, begin,
+                         end, block.keys, scale, hn::Set(d, block.lse[r * block.lse_pitch]),
+                         hn::Set(d, block.delta[r]));
+  }
+}
+
+void DotRowsOf(const float* a, int64_t a_pitch, const float* b, int64_t b_pitch, int64_t count,
+               int64_t dim, float* out) {
+  for (int64_t i = 0; i < count; ++i, a += a_pitch, b += b_pitch) {
+    FloatVec sum = hn::Zero(FloatTag());
+    VectorLoop(dim, [&](int64_t c, auto step)
+                        HWY_ATTR { sum = hn::MulAdd(step.Load(a + c), step.Load(b + c), sum); });
+    out[i] = SumLanes(sum);
+  }
 }
 
 }  // namespace
@@ -143,8 +191,10 @@ namespace meshfold {
 namespace {
 
 HWY_EXPORT(SoftmaxColumns);
+HWY_EXPORT(NormalizeRowsOf);
+HWY_EXPORT(ScaleRowsOf);
 HWY_EXPORT(SoftmaxGradient);
-HWY_EXPORT(DotOf);
+HWY_EXPORT(DotRowsOf);
 
 }  // namespace
 
@@ -152,12 +202,19 @@ namespace cpu {
 
 void SoftmaxOfColumns(const SoftmaxBlock& block) { HWY_DYNAMIC_DISPATCH(SoftmaxColumns)(block); }
 
-void SoftmaxGradientOfRow(const SoftmaxGradientRow& row) {
-  HWY_DYNAMIC_DISPATCH(SoftmaxGradient)(row);
+void NormalizeRows(const NormalizedRows& rows) { HWY_DYNAMIC_DISPATCH(NormalizeRowsOf)(rows); }
+
+void ScaleRows(const float* factors, float* x, int64_t pitch, int64_t count, int64_t dim) {
+  HWY_DYNAMIC_DISPATCH(ScaleRowsOf)(factors, x, pitch, count, dim);
 }
 
-float Dot(const float* a, const float* b, int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(DotOf)(a, b, n);
+void SoftmaxGradientOfBlock(const SoftmaxGradientBlock& block) {
+  HWY_DYNAMIC_DISPATCH(SoftmaxGradient)(block);
+}
+
+void DotRows(const float* a, int64_t a_pitch, const float* b, int64_t b_pitch, int64_t count,
+             int64_t dim, float* out) {
+  HWY_DYNAMIC_DISPATCH(DotRowsOf)(a, a_pitch, b, b_pitch, count, dim, out);
 }
 
 }  // namespace cpu

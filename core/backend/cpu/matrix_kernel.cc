@@ -149,6 +149,20 @@ MatrixOperand PackLeft(const MatrixOperand& a, int64_t m, int64_t k, float* pack
   return {packed, 0, false, DType::kF32, true, m, k};
 }
 
+MatrixOperand PrepareLeftRows(const MatrixOperand& a, int64_t m, int64_t k, float* packed) {
+  MF_CHECK(!a.transpose);
+  return a.pitch % kConflictFloats != 0 ? a : PackLeft(a, m, k, packed);
+}
+
+MatrixOperand FromRow(MatrixOperand a, int64_t row) {
+  if (a.packed) {
+    a.first_row += row;
+  } else {
+    a.data = Advance(a, row * a.pitch);
+  }
+  return a;
+}
+
 MatrixOperand PackRight(const MatrixOperand& b, int64_t k, int64_t n, float* packed) {
   if (n > 0 && k > 0) HWY_DYNAMIC_DISPATCH(PackRightOn)(b, k, n, packed);
   return {packed, 0, false, DType::kF32, true, k, n};

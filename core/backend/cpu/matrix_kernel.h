@@ -62,6 +62,13 @@ void MultiplyParallel(const MatrixProduct& product, int num_threads, Allocator& 
 MatrixOperand PackLeft(const MatrixOperand& a, int64_t m, int64_t k, float* packed);
 MatrixOperand PackRight(const MatrixOperand& b, int64_t k, int64_t n, float* packed);
 int64_t PackedLeftFloats(int64_t m, int64_t k);
+// Rows A [m, k] as several products read them best: as they lie, or packed where their pitch is a
+// multiple of kConflictFloats, so that they would fall into few sets of a cache. Products of such
+// rows and a packed B need no scratch.
+inline constexpr int64_t kConflictFloats = 256;
+MatrixOperand PrepareLeftRows(const MatrixOperand& a, int64_t m, int64_t k, float* packed);
+// A left operand from `row`, a multiple of kPackedRowUnit, on.
+MatrixOperand FromRow(MatrixOperand a, int64_t row);
 int64_t PackedRightFloats(int64_t k, int64_t n);
 
 // n rounded up to whole vectors. A right operand packed for n columns is packed for this many.

@@ -142,9 +142,6 @@ struct LeftBlock {
   Left layout;
 };
 
-// Rows at this distance, or a multiple of it, fall into few sets of a cache.
-inline constexpr int64_t kConflictFloats = 256;
-
 // Rows [m0, m0 + rows) and depth [p0, p0 + k) of A: packed before, or as they lie, or packed now:
 // rows that are in conflict, and an A^T that is large and shared by many panels.
 inline LeftBlock MakeLeftBlock(const MatrixProduct& product, int64_t m0, int64_t rows, int64_t p0,
@@ -163,7 +160,7 @@ inline LeftBlock MakeLeftBlock(const MatrixProduct& product, int64_t m0, int64_t
   if (a.transpose && num_panels <= kMaxPanelsFarLeft) {
     return {first, rows, a.pitch, kTileRows, Left::kFarColumns};
   }
-  if (!a.transpose && a.pitch % kConflictFloats != 0) {
+  if (!a.transpose && a.pitch % cpu::kConflictFloats != 0) {  // as PrepareLeftRows promises
     return {first, rows, a.pitch, kTileRows * a.pitch, Left::kRows};
   }
   PackTiles(first, a.pitch, a.transpose, rows, k, scratch);
