@@ -25,25 +25,9 @@ constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64,
 
 }  // namespace
 
-int64_t SizeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return 4;
-    case DType::kBF16:
-      return 2;
-    case DType::kF16:
-      return 2;
-    case DType::kF64:
-      return 8;
-    case DType::kI32:
-      return 4;
-    case DType::kI64:
-      return 8;
-    case DType::kU8:
-      return 1;
-  }
-  MF_CHECK(false) << " dtype code " << static_cast<int>(dtype);
-  return 0;
+void internal::FailUnknownDType(DType dtype) {
+  internal::CheckFailed(__FILE__, __LINE__, "known dtype",
+                        absl::StrCat(" dtype code ", static_cast<int>(dtype)));
 }
 
 const char* DTypeName(DType dtype) {

@@ -11,8 +11,27 @@ namespace meshfold {
 
 enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kI64, kU8 };
 
+namespace internal {
+[[noreturn]] void FailUnknownDType(DType dtype);
+}
+
 // Bytes of one element.
-int64_t SizeOf(DType dtype);
+inline int64_t SizeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kBF16:
+    case DType::kF16:
+      return 2;
+    case DType::kF64:
+    case DType::kI64:
+      return 8;
+    case DType::kU8:
+      return 1;
+  }
+  internal::FailUnknownDType(dtype);
+}
 
 // "f32", "bf16", "f16", "f64", "i32", "i64", "u8": the names of YAML files and messages.
 const char* DTypeName(DType dtype);

@@ -81,11 +81,6 @@ Tensor Tensor::FromStorage(std::shared_ptr<Storage> storage, const Shape& shape,
   return tensor;
 }
 
-void* Tensor::raw() const {
-  MF_CHECK(defined()) << " undefined tensor";
-  return static_cast<char*>(storage_->data()) + offset_ * SizeOf(dtype_);
-}
-
 Tensor Tensor::Reshape(const Shape& shape) const {
   MF_CHECK_EQ(shape.numel(), numel()) << shape_ << " to " << shape;
   Tensor result = *this;
@@ -128,8 +123,13 @@ std::string Tensor::ToString() const {
   return defined() ? absl::StrCat(DTypeName(dtype_), " ", shape_.ToString()) : "undefined";
 }
 
-void Tensor::CheckType(DType wanted) const {
-  MF_CHECK(dtype_ == wanted) << " tensor is " << ToString() << ", read as " << DTypeName(wanted);
+void Tensor::FailUndefined() {
+  internal::CheckFailed(__FILE__, __LINE__, "defined()", " undefined tensor");
+}
+
+void Tensor::FailType(DType wanted) const {
+  internal::CheckFailed(__FILE__, __LINE__, "dtype() == wanted",
+                        absl::StrCat(" tensor is ", ToString(), ", read as ", DTypeName(wanted)));
 }
 
 void Tensor::CheckContiguous() const {

@@ -57,10 +57,14 @@ class Tensor {
   const std::shared_ptr<Storage>& storage() const { return storage_; }
 
   // Address of the first element, or of row `r`'s. Device memory unless device() is kHost.
-  void* raw() const;
+  // Inline, since loops over rows ask for every row.
+  void* raw() const {
+    if (!defined()) FailUndefined();
+    return static_cast<char*>(storage_->data()) + offset_ * SizeOf(dtype_);
+  }
   template <typename T>
   T* data() const {
-    CheckType(DTypeOf<T>::value);
+    if (dtype_ != DTypeOf<T>::value) FailType(DTypeOf<T>::value);
     return static_cast<T*>(raw());
   }
   template <typename T>
@@ -89,7 +93,8 @@ class Tensor {
   std::string ToString() const;
 
  private:
-  void CheckType(DType wanted) const;
+  [[noreturn]] static void FailUndefined();
+  [[noreturn]] void FailType(DType wanted) const;
   void CheckContiguous() const;
 
   std::shared_ptr<Storage> storage_;
