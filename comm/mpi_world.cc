@@ -1,0 +1,350 @@
+#include "comm/mpi_world.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "comm/mpi_engine.h"
+#include "comm/rank_order_sum.h"
+#include "core/base/check.h"
+#include "core/base/status_macros.h"
+#include "core/tensor/allocator.h"
+
+namespace meshfold::comm {
+namespace {
+
+using Direction = MpiTransfer::Direction;
+
+// Sums up to this size go to every rank at once, which adds them all: one round instead of two.
+constexpr int64_t kSmallSumBytes = 32 * 1024;
+// Borders of the parts that ranks add: whole cache lines.
+constexpr int64_t kPartAlignment = 64;
+
+// Tags keep apart the groups of a world, the collectives in flight in a group, and their rounds:
+//   group (13 bits) | number of the collective (16 bits) | round (2 bits)
+// Messages of Send and Recv have round 3 and number 0; they match in order of posting.
+constexpr int kMaxGroups = (1 << 13) - 1;
+constexpr int kMessageRound = 3;
+int TagOf(int group, int64_t number, int round) {
+  return (group << 18) | (static_cast<int>(number & 0xffff) << 2) | round;
+}
+
+char* Bytes(const Tensor& tensor) { return static_cast<char*>(tensor.raw()); }
+
+void CopyBytes(const void* from, void* to, int64_t bytes) {
+  if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+class MpiWork final : public Work {
+ public:
+  MpiWork(std::string what, absl::Duration deadline, std::shared_ptr<MpiEngine> engine,
+          std::shared_ptr<MpiOperation> operation)
+      // The operation keeps the buffers, beyond a missed deadline too.
+      : Work(std::move(what), deadline, {}),
+        engine_(std::move(engine)),
+        operation_(std::move(operation)) {}
+
+  bool Done() override { return engine_->Done(*operation_); }
+
+ private:
+  absl::Status DoWait(absl::Duration deadline) override {
+    return engine_->Await(*operation_, deadline);
+  }
+
+  const std::shared_ptr<MpiEngine> engine_;
+  const std::shared_ptr<MpiOperation> operation_;
+};
+
+// A rank's share of a sum: `count` elements at `own` here, and as many from each other rank.
+struct PartSum {
+  DType dtype = DType::kF32;
+  char* own = nullptr;
+  int64_t count = 0;
+  Tensor received;  // room for those of the others, in order of rank
+  void* out = nullptr;
+};
+
+struct Piece {
+  char* data = nullptr;
+  int64_t bytes = 0;
+};
+
+class MpiCommunicator final : public Communicator {
+ public:
+  // `ranks`: world ranks of the members in their order here.
+  MpiCommunicator(CommunicatorInfo info, std::shared_ptr<MpiEngine> engine, std::vector<int> ranks,
+                  int group)
+      : Communicator(std::move(info)),
+        engine_(std::move(engine)),
+        ranks_(std::move(ranks)),
+        group_(group) {}
+
+  void Abort(const absl::Status& reason) override { engine_->Abort(reason); }
+
+ private:
+  absl::StatusOr<std::unique_ptr<Work>> DoAllReduce(std::string what, const Tensor& in,
+                                                    const Tensor& out) override {
+    const int64_t n = in.numel(), element = SizeOf(in.dtype());
+    const bool small = in.nbytes() <= kSmallSumBytes;
+    // Rank r adds [begin_of(r), begin_of(r + 1)), or everything where that is small.
+    const int64_t part = (n + size() - 1) / size();
+    const int64_t aligned = (part + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+    const auto begin_of = [&](int rank) { return std::min(n, rank * aligned); };
+    const int64_t begin = small ? 0 : begin_of(rank());
+    const int64_t count = small ? n : begin_of(rank() + 1) - begin;
+    const auto piece_of = [&](const Tensor& tensor, int peer) {
+      if (small) return Piece{Bytes(tensor), tensor.nbytes()};
+      return Piece{Bytes(tensor) + begin_of(peer) * element,
+                   (begin_of(peer + 1) - begin_of(peer)) * element};
+    };
+    const Tensor received = Scratch(count * element);
+    auto operation = Begin(std::move(what), {in, out, received});
+    operation->rounds.push_back(SumRound(
+        {in.dtype(), Bytes(in) + begin * element, count, received, Bytes(out) + begin * element},
+        [&](int peer) { return piece_of(in, peer); }));
+    if (small) return StartCollective(std::move(operation));
+    MpiOperation::Round gather;
+    ForEachPeer([&](int peer) {
+      AddSend(gather, peer, 1, piece_of(out, rank()));
+      AddReceive(gather, peer, 1, piece_of(out, peer));
+    });
+    operation->rounds.push_back(std::move(gather));
+    return StartCollective(std::move(operation));
+  }
+
+  absl::StatusOr<std::unique_ptr<Work>> DoAllGather(std::string what, const Tensor& in,
+                                                    const Tensor& out) override {
+    const int64_t bytes = in.nbytes();
+    auto operation = Begin(std::move(what), {in, out});
+    MpiOperation::Round round;
+    ForEachPeer([&](int peer) {
+      AddSend(round, peer, 0, {Bytes(in), bytes});
+      AddReceive(round, peer, 0, {Bytes(out) + peer * bytes, bytes});
+    });
+    CopyBytes(Bytes(in), Bytes(out) + rank() * bytes, bytes);
+    operation->rounds = {std::move(round)};
+    return StartCollective(std::move(operation));
+  }
+
+  absl::StatusOr<std::unique_ptr<Work>> DoReduceScatter(std::string what, const Tensor& in,
+                                                        const Tensor& out) override {
+    const int64_t bytes = out.nbytes();
+    const Tensor received = Scratch(bytes);
+    auto operation = Begin(std::move(what), {in, out, received});
+    operation->rounds.push_back(SumRound(
+        {in.dtype(), Bytes(in) + rank() * bytes, out.numel(), received, out.raw()}, [&](int peer) {
+          return Piece{Bytes(in) + peer * bytes, bytes};
+        }));
+    return StartCollective(std::move(operation));
+  }
+
+  absl::StatusOr<std::unique_ptr<Work>> DoAllToAllV(std::string what, const Tensor& in,
+                                                    absl::Span<const int64_t> in_rows,
+                                                    const Tensor& out,
+                                                    absl::Span<const int64_t> out_rows) override {
+    if (in_rows[static_cast<size_t>(rank())] != out_rows[static_cast<size_t>(rank())]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("[", what, "] sends ", in_rows[static_cast<size_t>(rank())],
+                       " rows to itself but expects ", out_rows[static_cast<size_t>(rank())]));
+    }
+    int64_t row_bytes = SizeOf(in.dtype());
+    for (int64_t extent : in.shape().dims().subspan(1)) row_bytes *= extent;
+    auto operation = Begin(std::move(what), {in, out});
+    MpiOperation::Round round;
+    char *from = Bytes(in), *to = Bytes(out);
+    for (int peer = 0; peer < size(); ++peer) {
+      const int64_t sent = in_rows[static_cast<size_t>(peer)] * row_bytes;
+      const int64_t received = out_rows[static_cast<size_t>(peer)] * row_bytes;
+      if (peer == rank()) {
+        CopyBytes(from, to, sent);
+      } else {
+        AddSend(round, peer, 0, {from, sent});
+        AddReceive(round, peer, 0, {to, received});
+      }
+      from += sent;
+      to += received;
+    }
+    operation->rounds = {std::move(round)};
+    return StartCollective(std::move(operation));
+  }
+
+  absl::StatusOr<std::unique_ptr<Work>> DoBroadcast(std::string what, const Tensor& data,
+                                                    int root) override {
+    auto operation = Begin(std::move(what), {data});
+    MpiOperation::Round round;
+    if (rank() == root) {
+      ForEachPeer([&](int peer) { AddSend(round, peer, 0, {Bytes(data), data.nbytes()}); });
+    } else {
+      AddReceive(round, root, 0, {Bytes(data), data.nbytes()});
+    }
+    operation->rounds = {std::move(round)};
+    return StartCollective(std::move(operation));
+  }
+
+  absl::StatusOr<std::unique_ptr<Work>> DoBarrier(std::string what) override {
+    auto operation = Begin(std::move(what), {});
+    MpiOperation::Round round;
+    ForEachPeer([&](int peer) {
+      AddSend(round, peer, 0, {nullptr, 0});
+      AddReceive(round, peer, 0, {nullptr, 0});
+    });
+    operation->rounds = {std::move(round)};
+    return StartCollective(std::move(operation));
+  }
+
+  absl::StatusOr<std::unique_ptr<Work>> DoSend(std::string what, const Tensor& data,
+                                               int to) override {
+    return StartMessage(std::move(what), data, Direction::kSend, to);
+  }
+  absl::StatusOr<std::unique_ptr<Work>> DoRecv(std::string what, const Tensor& data,
+                                               int from) override {
+    return StartMessage(std::move(what), data, Direction::kReceive, from);
+  }
+
+  absl::StatusOr<std::shared_ptr<Communicator>> DoSplit(int color, int key,
+                                                        absl::string_view name) override {
+    // Everybody's color, key and first free group number: all that a rank needs to see its group.
+    const Tensor own = Tensor::Contiguous({3}, DType::kI64, SystemHostAllocator());
+    const Tensor all = Tensor::Contiguous({size(), 3}, DType::kI64, SystemHostAllocator());
+    int64_t* mine = own.data<int64_t>();
+    mine[0] = color;
+    mine[1] = key;
+    mine[2] = engine_->next_group_id();
+    MF_ASSIGN_OR_RETURN(std::unique_ptr<Work> gathered, AllGather(own, all));
+    MF_RETURN_IF_ERROR(gathered->HostWait(deadline()));
+    int64_t group = 0;
+    std::vector<std::pair<int64_t, int>> members;  // (key, rank here)
+    for (int member = 0; member < size(); ++member) {
+      const int64_t* of_member = all.row<int64_t>(member);
+      group = std::max(group, of_member[2]);
+      if (of_member[0] == color) members.push_back({of_member[1], member});
+    }
+    if (group > kMaxGroups) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("[Split] group '", std::string(name), "' would be number ", group,
+                       "; an MPI world has ", kMaxGroups, " at most"));
+    }
+    // Groups of one split share no rank, so they may share a number.
+    engine_->set_next_group_id(static_cast<int>(group) + 1);
+    if (color < 0) return std::shared_ptr<Communicator>();
+    std::sort(members.begin(), members.end());
+    CommunicatorInfo info{std::string(name), 0, static_cast<int>(members.size()), deadline()};
+    std::vector<int> ranks;
+    for (const auto& [member_key, member] : members) {
+      if (member == rank()) info.rank = static_cast<int>(ranks.size());
+      ranks.push_back(ranks_[static_cast<size_t>(member)]);
+    }
+    return std::shared_ptr<Communicator>(std::make_shared<MpiCommunicator>(
+        std::move(info), engine_, std::move(ranks), static_cast<int>(group)));
+  }
+
+  // Sends `sent(peer)` to each other rank, and adds what comes from them in order of rank.
+  MpiOperation::Round SumRound(const PartSum& sum, absl::FunctionRef<Piece(int peer)> sent) const {
+    const int64_t bytes = sum.count * SizeOf(sum.dtype);
+    MpiOperation::Round round;
+    std::vector<const void*> parts;
+    char* place = Bytes(sum.received);
+    for (int peer = 0; peer < size(); ++peer) {
+      parts.push_back(peer == rank() ? sum.own : place);
+      if (peer == rank()) continue;
+      AddSend(round, peer, 0, sent(peer));
+      AddReceive(round, peer, 0, {place, bytes});
+      place += bytes;
+    }
+    round.then = [dtype = sum.dtype, parts = std::move(parts), count = sum.count, out = sum.out] {
+      SumInRankOrder(dtype, parts, 0, count, {out});
+    };
+    return round;
+  }
+
+  // Room for `bytes` from each other rank.
+  Tensor Scratch(int64_t bytes) const {
+    return Tensor::Contiguous({(size() - 1) * bytes}, DType::kU8, SystemHostAllocator());
+  }
+
+  template <typename F>
+  void ForEachPeer(F&& body) const {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) body(peer);
+    }
+  }
+
+  std::shared_ptr<MpiOperation> Begin(std::string what, std::vector<Tensor> memory) const {
+    auto operation = std::make_shared<MpiOperation>();
+    operation->what = std::move(what);
+    operation->memory = std::move(memory);
+    return operation;
+  }
+  void AddSend(MpiOperation::Round& round, int peer, int number, Piece piece) const {
+    Add(round, Direction::kSend, peer, TagOf(group_, next_collective_, number), piece);
+  }
+  void AddReceive(MpiOperation::Round& round, int peer, int number, Piece piece) const {
+    Add(round, Direction::kReceive, peer, TagOf(group_, next_collective_, number), piece);
+  }
+  void Add(MpiOperation::Round& round, Direction direction, int peer, int tag, Piece piece) const {
+    round.transfers.push_back(
+        {direction, ranks_[static_cast<size_t>(peer)], tag, piece.data, piece.bytes});
+  }
+
+  absl::StatusOr<std::unique_ptr<Work>> StartCollective(std::shared_ptr<MpiOperation> operation) {
+    ++next_collective_;
+    return Start(std::move(operation));
+  }
+
+  absl::StatusOr<std::unique_ptr<Work>> StartMessage(std::string what, const Tensor& data,
+                                                     Direction direction, int peer) {
+    auto operation = Begin(std::move(what), {data});
+    MpiOperation::Round round;
+    Add(round, direction, peer, TagOf(group_, 0, kMessageRound), {Bytes(data), data.nbytes()});
+    operation->rounds = {std::move(round)};
+    return Start(std::move(operation));
+  }
+
+  absl::StatusOr<std::unique_ptr<Work>> Start(std::shared_ptr<MpiOperation> operation) {
+    engine_->Start(operation);
+    std::string what = operation->what;
+    return std::make_unique<MpiWork>(std::move(what), deadline(), engine_, std::move(operation));
+  }
+
+  const std::shared_ptr<MpiEngine> engine_;
+  const std::vector<int> ranks_;
+  const int group_;
+  int64_t next_collective_ = 0;
+};
+
+// Whether MPI was initialised here, and not by the program.
+absl::StatusOr<bool> InitializeMpi() {
+  int initialized = 0, provided = 0;
+  MPI_Initialized(&initialized);
+  if (initialized) {
+    MPI_Query_thread(&provided);
+  } else {
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  }
+  if (provided >= MPI_THREAD_MULTIPLE) return initialized == 0;
+  return absl::UnavailableError(
+      absl::StrCat("MPI offers thread level ", provided, "; MPI_THREAD_MULTIPLE is needed"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Communicator>> MakeMpiWorld(const MpiWorldOptions& options) {
+  MF_ASSIGN_OR_RETURN(const bool owns_mpi, InitializeMpi());
+  MF_ASSIGN_OR_RETURN(std::shared_ptr<MpiEngine> engine,
+                      MpiEngine::Create({.max_message_bytes = options.max_message_bytes,
+                                         .finalizes_mpi = owns_mpi}));
+  std::vector<int> ranks(static_cast<size_t>(engine->size()));
+  for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i);
+  CommunicatorInfo info{"world", engine->rank(), engine->size(), options.deadline};
+  const int group = engine->next_group_id();
+  engine->set_next_group_id(group + 1);
+  return std::shared_ptr<Communicator>(std::make_shared<MpiCommunicator>(
+      std::move(info), std::move(engine), std::move(ranks), group));
+}
+
+}  // namespace meshfold::comm
