@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "comm/communicator.h"
+
 namespace meshfold::moe {
 
 struct SharedCounts {
@@ -29,5 +31,9 @@ class CountExchange {
 
 // One rank: its own counts are all counts.
 std::unique_ptr<CountExchange> MakeLocalCountExchange();
+
+// Ranks that each route tokens of their own to experts of their own, all of them, and share the
+// batch: data parallelism. Both calls are one all-reduce over `group`.
+std::unique_ptr<CountExchange> MakeDataCountExchange(std::shared_ptr<comm::Communicator> group);
 
 }  // namespace meshfold::moe

@@ -155,7 +155,9 @@ int Main(int argc, char** argv) {
   }
   try {
     absl::Status status = run();
-    return status.ok() ? 0 : Fail(kFailed, std::string(status.message()));
+    if (status.ok()) return 0;
+    if (status.message().empty()) return kFailed;  // said before, here or by another rank
+    return Fail(kFailed, std::string(status.message()));
   } catch (const std::exception& error) {  // a StatusError, or the system is out of memory
     return Fail(kFailed, error.what());
   }

@@ -61,9 +61,10 @@ int64_t NumMicroBatches(const Config& config, int64_t num_data_parts) {
   return per_part / config.train.micro_batch_size;
 }
 
-RuntimeOptions RuntimeOf(const Config& config) {
+RuntimeOptions RuntimeOf(const Config& config, int ranks_on_node) {
   RuntimeOptions options;
   options.threads = static_cast<int>(config.runtime.threads);
+  if (options.threads == 0) options.threads = std::max(1, NumUsableCores() / ranks_on_node);
   options.device_limit = config.memory.device_limit;
   return options;
 }

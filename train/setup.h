@@ -46,8 +46,9 @@ absl::StatusOr<std::unique_ptr<Loader>> BuildLoader(const Config& config,
                                                     int64_t vocab_size, int64_t part,
                                                     int64_t num_parts);
 
-// The runtime that config.runtime and config.memory ask for.
-RuntimeOptions RuntimeOf(const Config& config);
+// The runtime that config.runtime and config.memory ask for. runtime.threads 0: an equal share of
+// the usable cores for each of the `ranks_on_node`, at least one.
+RuntimeOptions RuntimeOf(const Config& config, int ranks_on_node = 1);
 
 // Micro-batches of a step: global_batch_size / (micro_batch_size * data parts).
 int64_t NumMicroBatches(const Config& config, int64_t num_data_parts);

@@ -11,9 +11,13 @@
 #include "core/base/status_macros.h"
 #include "core/data/statistics.h"
 #include "core/io/file.h"
+#include "models/block.h"
+#include "moe/moe_layer.h"
 #include "optim/lr_schedule.h"
 #include "parallel/checkpoint.h"
+#include "parallel/checkpoint_dir.h"
 #include "parallel/grad_norm.h"
+#include "parallel/rank_sum.h"
 #include "parallel/train_state.h"
 #include "train/checkpoint_path.h"
 #include "train/flops.h"
@@ -72,6 +76,13 @@ BatchCounts CountBatch(const GlobalBatch& batch) {
   return counts;
 }
 
+absl::StatusOr<BatchCounts> CountOverRanks(comm::Communicator& group, const BatchCounts& own) {
+  MF_ASSIGN_OR_RETURN(const std::vector<double> sums,
+                      parallel::SumOverRanks(group, {static_cast<double>(own.valid),
+                                                     static_cast<double>(own.tokens)}));
+  return BatchCounts{static_cast<int64_t>(sums[0]), static_cast<int64_t>(sums[1])};
+}
+
 StepContext::Options OptionsOf(const MicroBatch& micro_batch, const BatchCounts& counts,
                                bool training) {
   StepContext::Options options;
@@ -95,6 +106,33 @@ double ReadScalar(const Tensor& scalar) {
   return value;
 }
 
+// What this version trains with.
+absl::Status CheckOnlyDataAxis(const Config& config, const parallel::RankLayout& layout) {
+  const auto check = [](absl::string_view key, int64_t size) {
+    if (size <= 1) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat("parallel.", key, " is ", size,
+                                                 "; this version trains with parallel.data alone"));
+  };
+  const ParallelSection& p = config.parallel;
+  MF_RETURN_IF_ERROR(check("tensor", p.tensor));
+  MF_RETURN_IF_ERROR(check("expert", p.expert));
+  MF_RETURN_IF_ERROR(check("expert_tensor", p.expert_tensor));
+  MF_RETURN_IF_ERROR(check("pipeline", p.pipeline));
+  MF_RETURN_IF_ERROR(check("context", p.context));
+  MF_RETURN_IF_ERROR(check("ulysses", p.ulysses));
+  if (p.zero_stage > 0) {
+    return absl::UnimplementedError(absl::StrCat("parallel.zero.stage is ", p.zero_stage,
+                                                 "; this version keeps whole optimizer states"));
+  }
+  if (config.moe.options.capacity_factor > 0 && layout.dense.size("dp") > 1) {
+    // Which rows are kept depends on the tokens of other ranks then.
+    return absl::UnimplementedError(
+        absl::StrCat("moe.capacity_factor ", config.moe.options.capacity_factor, " with ",
+                     layout.dense.size("dp"), " data-parallel ranks is not in this version"));
+  }
+  return absl::OkStatus();
+}
+
 // Better now than hours later, at the first checkpoint.
 absl::Status CheckWritable(const std::string& directory) {
   MF_RETURN_IF_ERROR(MakeDirs(directory));
@@ -105,8 +143,8 @@ absl::Status CheckWritable(const std::string& directory) {
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Config& config,
                                                          const ResumeOptions& resume,
-                                                         Logger& logger) {
-  std::unique_ptr<Trainer> trainer(new Trainer(config, logger));
+                                                         Logger& logger, const World& world) {
+  std::unique_ptr<Trainer> trainer(new Trainer(config, logger, world));
   MF_RETURN_IF_ERROR(trainer->Build());
   MF_RETURN_IF_ERROR(trainer->Restore(resume));
   return trainer;
@@ -115,8 +153,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Config& config,
 Trainer::~Trainer() = default;
 
 absl::Status Trainer::Build() {
-  MF_RETURN_IF_ERROR(LayoutOf(config_, 1).status());
-  MF_ASSIGN_OR_RETURN(runtime_, Runtime::Create(RuntimeOf(config_)));
+  MF_ASSIGN_OR_RETURN(const parallel::RankLayout layout,
+                      LayoutOf(config_, world_.communicator->size()));
+  MF_RETURN_IF_ERROR(CheckOnlyDataAxis(config_, layout));
+  MF_ASSIGN_OR_RETURN(mesh_, comm::DeviceMesh::Create(world_.communicator, layout.dense));
+  MF_ASSIGN_OR_RETURN(runtime_, Runtime::Create(RuntimeOf(config_, world_.ranks_on_node)));
   ScopedExecContext scope(runtime_->context());
   MF_RETURN_IF_ERROR(optim::Validate(ScheduleOf(config_)));
   MF_ASSIGN_OR_RETURN(std::vector<WeightedDataset> datasets, OpenDatasets(config_));
@@ -128,7 +169,7 @@ absl::Status Trainer::Build() {
                      model_.config.max_position, " positions of the model in ", config_.model.hf));
   }
   MF_ASSIGN_OR_RETURN(loader_, BuildLoader(config_, std::move(datasets), model_.config.vocab_size,
-                                           /*part=*/0, /*num_parts=*/1));
+                                           data_group().rank(), data_group().size()));
   const models::MoeConfig& moe = model_.config.moe;
   if (moe.num_experts > 1 && moe.top_k == 1 && moe.renormalize) {
     logger_.Warning(
@@ -138,7 +179,31 @@ absl::Status Trainer::Build() {
   parameters_ = ParametersOf(*model_.layers);
   MF_ASSIGN_OR_RETURN(optimizer_, optim::Optimizer::Create(OptimizerOf(config_), parameters_));
   stage_ = std::make_unique<parallel::Stage>(*model_.layers);
-  return absl::OkStatus();
+  return ApplyDataAxis();
+}
+
+absl::Status Trainer::ApplyDataAxis() {
+  if (data_group().size() == 1) return absl::OkStatus();
+  const std::shared_ptr<comm::Communicator>& group = mesh_->group("dp").communicator;
+  for (LayerStack::Entry& entry : model_.layers->entries()) {
+    auto* block = dynamic_cast<models::DecoderBlock*>(entry.module.get());
+    auto* layer = block == nullptr ? nullptr : dynamic_cast<moe::MoeLayer*>(&block->ffn());
+    if (layer == nullptr) continue;
+    // The layers that look at other ranks' counts are the same on all ranks: the config says which.
+    const moe::MoeOptions& options = layer->options();
+    if (options.aux_loss_coefficient > 0 || options.bias_update_rate > 0) {
+      layer->set_count_exchange(moe::MakeDataCountExchange(group));
+    }
+  }
+  return parallel::CatchStatus([&] {
+    buckets_ =
+        std::make_unique<parallel::GradBuckets>(parameters_, group, parallel::GradBucketOptions());
+  });
+}
+
+absl::Status Trainer::Meet() {
+  MF_ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> barrier, world_.communicator->Barrier());
+  return barrier->HostWait(world_.communicator->deadline());
 }
 
 absl::Status Trainer::Restore(const ResumeOptions& resume) {
@@ -171,6 +236,7 @@ absl::StatusOr<StepMetrics> Trainer::RunStep(const GlobalBatch& batch) {
   metrics.step = step() + 1;
   metrics.lr = optim::LearningRate(ScheduleOf(config_), step());
   MF_RETURN_IF_ERROR(ForwardBackward(batch, metrics));
+  if (buckets_ != nullptr) MF_RETURN_IF_ERROR(buckets_->Finish());
   MF_RETURN_IF_ERROR(parallel::CatchStatus([&] {
     metrics.grad_norm = parallel::GradNorm(parameters_);
     if (!std::isfinite(metrics.grad_norm) || !std::isfinite(metrics.loss)) {
@@ -197,10 +263,11 @@ absl::StatusOr<StepMetrics> Trainer::RunStep(const GlobalBatch& batch) {
 }
 
 absl::Status Trainer::ForwardBackward(const GlobalBatch& batch, StepMetrics& metrics) {
-  BatchCounts counts = CountBatch(batch);
+  MF_ASSIGN_OR_RETURN(const BatchCounts counts, CountOverRanks(data_group(), CountBatch(batch)));
   metrics.tokens = counts.tokens;
   int64_t num_micro_batches = static_cast<int64_t>(batch.micro_batches.size());
   stage_->BeginStep(num_micro_batches);
+  if (buckets_ != nullptr) buckets_->BeginStep();
   contexts_.clear();
   return parallel::CatchStatus([&] {
     for (int64_t m = 0; m < num_micro_batches; ++m) {
@@ -210,40 +277,48 @@ absl::Status Trainer::ForwardBackward(const GlobalBatch& batch, StepMetrics& met
       ThrowIfError(stage_->Forward(m, *contexts_.back()));
       ThrowIfError(stage_->Backward(m));
     }
-    SumLosses(num_micro_batches, metrics);
-    SumExpertLoads(metrics);
+    SumLossesAndLoads(num_micro_batches, metrics);
   });
 }
 
-void Trainer::SumLosses(int64_t num_micro_batches, StepMetrics& metrics) {
-  for (int64_t m = 0; m < num_micro_batches; ++m) metrics.lm_loss += ReadScalar(stage_->loss(m));
+void Trainer::SumLossesAndLoads(int64_t num_micro_batches, StepMetrics& metrics) {
+  double lm_loss = 0.0, aux_loss = 0.0, z_loss = 0.0, dropped = 0.0;
+  for (int64_t m = 0; m < num_micro_batches; ++m) lm_loss += ReadScalar(stage_->loss(m));
+  std::map<std::string, std::vector<double>> load_by_layer;  // rows of each expert
   for (const auto& context : contexts_) {
     for (const StepContext::AttachedLoss& attached : context->attached_losses()) {
-      (attached.name == "z_loss" ? metrics.z_loss : metrics.aux_loss) += ReadScalar(attached.value);
+      (attached.name == "z_loss" ? z_loss : aux_loss) += ReadScalar(attached.value);
     }
-  }
-  metrics.loss = metrics.lm_loss + metrics.aux_loss + metrics.z_loss;
-}
-
-void Trainer::SumExpertLoads(StepMetrics& metrics) {
-  std::map<std::string, std::vector<int64_t>> load_by_layer;
-  for (const auto& context : contexts_) {
     for (const ExpertCounts& counts : context->expert_counts()) {
       std::vector<int32_t> routed(static_cast<size_t>(counts.routed.numel())), kept = routed;
       AwaitOnHost(*CurrentBackend().CopyToHost(counts.routed, routed.data()));
       AwaitOnHost(*CurrentBackend().CopyToHost(counts.kept, kept.data()));
-      std::vector<int64_t>& load = load_by_layer[counts.layer];
+      std::vector<double>& load = load_by_layer[counts.layer];
       load.resize(routed.size());
-      for (size_t e = 0; e < routed.size(); ++e) {
+      for (size_t e = 0; e < load.size(); ++e) {
         load[e] += routed[e];
-        metrics.dropped_tokens += routed[e] - kept[e];
+        dropped += routed[e] - kept[e];
       }
     }
   }
-  // The mean over layers of each statistic.
+  // One exchange for everything; layers and their experts are the same on every rank.
+  std::vector<double> values = {lm_loss, aux_loss, z_loss, dropped};
   for (const auto& [layer, load] : load_by_layer) {
-    moe::LoadStatistics statistics = moe::StatisticsOf(load);
-    double weight = 1.0 / static_cast<double>(load_by_layer.size());
+    values.insert(values.end(), load.begin(), load.end());
+  }
+  values = ValueOrThrow(parallel::SumOverRanks(data_group(), values));
+  metrics.lm_loss = values[0];
+  metrics.aux_loss = values[1];
+  metrics.z_loss = values[2];
+  metrics.dropped_tokens = static_cast<int64_t>(values[3]);
+  metrics.loss = metrics.lm_loss + metrics.aux_loss + metrics.z_loss;
+  // The mean over layers of each statistic.
+  auto at = values.begin() + 4;
+  for (const auto& [layer, own_load] : load_by_layer) {
+    std::vector<int64_t> load;
+    for (size_t e = 0; e < own_load.size(); ++e) load.push_back(static_cast<int64_t>(*at++));
+    const moe::LoadStatistics statistics = moe::StatisticsOf(load);
+    const double weight = 1.0 / static_cast<double>(load_by_layer.size());
     metrics.has_experts = true;
     metrics.load_max_over_mean += weight * statistics.max_over_mean;
     metrics.load_min += weight * statistics.min;
@@ -277,6 +352,11 @@ absl::StatusOr<ValidationResult> Trainer::Validate(int64_t max_batches) {
       }));
     }
   }
+  MF_ASSIGN_OR_RETURN(
+      const std::vector<double> sums,
+      parallel::SumOverRanks(data_group(), {sum, static_cast<double>(result.tokens)}));
+  sum = sums[0];
+  result.tokens = static_cast<int64_t>(sums[1]);
   result.loss = result.tokens > 0 ? sum / static_cast<double>(result.tokens) : 0.0;
   return result;
 }
@@ -291,10 +371,14 @@ absl::StatusOr<std::string> Trainer::Save() {
     state.integers["loader.consumed_samples"] = loader.consumed_samples;
     state.integers["loader.fingerprint"] = static_cast<int64_t>(loader.fingerprint);
   }
-  MF_ASSIGN_OR_RETURN(
-      last_checkpoint_,
-      parallel::SaveTrainingState(CheckpointRoot(config_), *model_.layers, optimizer_.get(), state,
-                                  {.keep = config_.checkpoint.keep}));
+  last_checkpoint_ = parallel::StepPath(CheckpointRoot(config_), state.step);
+  if (IsWriter()) {  // every rank holds the same
+    MF_ASSIGN_OR_RETURN(
+        last_checkpoint_,
+        parallel::SaveTrainingState(CheckpointRoot(config_), *model_.layers, optimizer_.get(),
+                                    state, {.keep = config_.checkpoint.keep}));
+  }
+  MF_RETURN_IF_ERROR(Meet());
   return last_checkpoint_;
 }
 
@@ -332,18 +416,27 @@ absl::Status Trainer::Run() {
     return absl::InvalidArgumentError(
         "data.source is empty: name a corpus, or \"python:stdlib\" for a first try");
   }
-  MF_RETURN_IF_ERROR(MakeDirs(config_.run.dir));
-  MF_RETURN_IF_ERROR(logger_.OpenFile(JoinPath(config_.run.dir, "log.txt")));
-  MF_RETURN_IF_ERROR(WriteFile(JoinPath(config_.run.dir, "config.yaml"), ResolvedYaml(config_)));
-  MF_RETURN_IF_ERROR(CheckWritable(CheckpointRoot(config_)));
-  MF_ASSIGN_OR_RETURN(std::unique_ptr<MetricsWriter> writer,
-                      MetricsWriter::Open(JoinPath(config_.run.dir, "metrics.jsonl"), step()));
+  std::unique_ptr<MetricsWriter> writer;  // null on other ranks than the writer
+  if (IsWriter()) {
+    MF_RETURN_IF_ERROR(MakeDirs(config_.run.dir));
+    MF_RETURN_IF_ERROR(logger_.OpenFile(JoinPath(config_.run.dir, "log.txt")));
+    MF_RETURN_IF_ERROR(WriteFile(JoinPath(config_.run.dir, "config.yaml"), ResolvedYaml(config_)));
+    MF_RETURN_IF_ERROR(CheckWritable(CheckpointRoot(config_)));
+    MF_ASSIGN_OR_RETURN(writer,
+                        MetricsWriter::Open(JoinPath(config_.run.dir, "metrics.jsonl"), step()));
+  }
+  MF_RETURN_IF_ERROR(Meet());
   gemm_rate_ = runtime_->MeasureGemmRate();
+  const int num_ranks = world_.communicator->size();
+  if (num_ranks > 1) {
+    logger_.Info(absl::StrFormat("%d ranks, %d on this machine: %s", num_ranks,
+                                 world_.ranks_on_node, mesh_->grid().ToString()));
+  }
   logger_.Info(absl::StrFormat("%d parameters, %d thread%s, GEMM rate %.1f GFLOP/s",
                                model_.num_parameters, runtime_->threads(),
                                runtime_->threads() == 1 ? "" : "s", gemm_rate_ * 1e-9));
   logger_.Info(absl::StripSuffix(loader_->Summary(), "\n"));
-  if (step() == 0) {
+  if (step() == 0 && IsWriter()) {
     MF_ASSIGN_OR_RETURN(double unigram, UnigramEntropy(*loader_, kUnigramTokens));
     logger_.Info(
         absl::StrFormat("a model of token frequencies alone would reach loss %.4f", unigram));
@@ -351,19 +444,21 @@ absl::Status Trainer::Run() {
   ProgressLine progress(config_.monitor.progress, logger_, config_.train.log_interval);
   while (step() < config_.train.steps) {
     MF_ASSIGN_OR_RETURN(StepMetrics metrics, Step());
-    progress.Update({.step = metrics.step,
-                     .total_steps = config_.train.steps,
-                     .loss = metrics.loss,
-                     .tokens_per_second = metrics.tokens_per_second,
-                     .mfu = metrics.mfu,
-                     .step_seconds = metrics.step_seconds});
-    MF_RETURN_IF_ERROR(writer->Write(metrics));
+    if (IsWriter()) {
+      progress.Update({.step = metrics.step,
+                       .total_steps = config_.train.steps,
+                       .loss = metrics.loss,
+                       .tokens_per_second = metrics.tokens_per_second,
+                       .mfu = metrics.mfu,
+                       .step_seconds = metrics.step_seconds});
+      MF_RETURN_IF_ERROR(writer->Write(metrics));
+    }
     bool last = step() == config_.train.steps;
     int64_t eval_interval = config_.train.eval_interval;
     if (loader_->num_validation_batches() > 0 &&
         (last || (eval_interval > 0 && step() % eval_interval == 0))) {
       progress.Finish();
-      MF_RETURN_IF_ERROR(ValidateInto(*writer));
+      MF_RETURN_IF_ERROR(ValidateInto(writer.get()));
     }
     int64_t save_interval = config_.checkpoint.interval;
     if (last || (save_interval > 0 && step() % save_interval == 0)) {
@@ -375,11 +470,11 @@ absl::Status Trainer::Run() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::ValidateInto(MetricsWriter& writer) {
+absl::Status Trainer::ValidateInto(MetricsWriter* writer) {
   MF_ASSIGN_OR_RETURN(ValidationResult result, Validate(config_.train.eval_batches));
   logger_.Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens", step(), result.loss,
                                result.tokens));
-  return writer.Write(step(), result);
+  return writer == nullptr ? absl::OkStatus() : writer->Write(step(), result);
 }
 
 }  // namespace meshfold::train

@@ -1,22 +1,26 @@
-// Trainer: one training run on one rank. Owns runtime, model, optimizer and loader.
+// Trainer: one rank of a training run. Owns runtime, model, optimizer and loader.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/device_mesh.h"
 #include "core/base/log.h"
 #include "core/data/loader.h"
 #include "optim/optimizer.h"
+#include "parallel/grad_bucket.h"
 #include "parallel/stage.h"
 #include "train/config.h"
 #include "train/metrics.h"
 #include "train/runtime.h"
 #include "train/setup.h"
+#include "train/world.h"
 
 namespace meshfold::train {
 
@@ -28,13 +32,21 @@ struct ResumeOptions {
 
 // Single-threaded from outside; its methods enter the runtime's context themselves. Errors are
 // Status with one sentence; after an error in Step the run cannot go on.
+//
+// Every rank of a world has a trainer and calls the same methods in the same order: all but
+// accessors are collective. Each trains on its data part of every micro-batch; what StepMetrics and
+// ValidationResult say is of the whole batch, apart from times, memory and mfu. Rank 0 alone writes
+// files. A rank whose method fails must abort the world, or the others wait for it until their
+// deadline.
 class Trainer {
  public:
   // Validates the config, builds everything, and restores a checkpoint as `resume` says. `logger`
-  // must outlive the trainer. Writes nothing.
+  // must outlive the trainer. Writes nothing. Unimplemented where the config asks for another axis
+  // than data parallelism.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Config& config,
                                                          const ResumeOptions& resume,
-                                                         Logger& logger);
+                                                         Logger& logger,
+                                                         const World& world = SoloWorld());
   ~Trainer();
 
   // One optimizer step on the loader's next batch, or on a batch of the caller's (sizes are the
@@ -64,25 +76,33 @@ class Trainer {
   const std::string& last_checkpoint() const { return last_checkpoint_; }
 
  private:
-  Trainer(const Config& config, Logger& logger) : config_(config), logger_(logger) {}
+  Trainer(const Config& config, Logger& logger, const World& world)
+      : config_(config), logger_(logger), world_(world) {}
   absl::Status Build();
+  absl::Status ApplyDataAxis();
   absl::Status Restore(const ResumeOptions& resume);
   absl::StatusOr<StepMetrics> RunStep(const GlobalBatch& batch);
   absl::Status ForwardBackward(const GlobalBatch& batch, StepMetrics& metrics);
-  absl::Status AfterStep(const StepMetrics& metrics, MetricsWriter& writer);
-  absl::Status ValidateInto(MetricsWriter& writer);
+  absl::Status ValidateInto(MetricsWriter* writer);
   // Weights may fit a model that computes something else: other rope, another top_k.
   void WarnOfDifferences(const std::string& saved_yaml);
-  void SumLosses(int64_t num_micro_batches, StepMetrics& metrics);
-  void SumExpertLoads(StepMetrics& metrics);
+  // Over micro-batches and ranks.
+  void SumLossesAndLoads(int64_t num_micro_batches, StepMetrics& metrics);
+  bool IsWriter() const { return world_.communicator->rank() == 0; }
+  comm::Communicator& data_group() const { return *mesh_->group("dp").communicator; }
+  // Returns once every rank is here.
+  absl::Status Meet();
 
   Config config_;
   Logger& logger_;
-  std::unique_ptr<Runtime> runtime_;  // declared first: everything else holds its memory
-  std::unique_ptr<Loader> loader_;    // null: the caller brings batches
+  World world_;
+  std::optional<comm::DeviceMesh> mesh_;  // set by Build
+  std::unique_ptr<Runtime> runtime_;      // before all that holds its memory
+  std::unique_ptr<Loader> loader_;        // null: the caller brings batches
   BuiltModel model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::vector<Parameter*> parameters_;
+  std::unique_ptr<parallel::GradBuckets> buckets_;  // null: gradients are whole on this rank
   std::unique_ptr<parallel::Stage> stage_;
   std::vector<std::unique_ptr<StepContext>> contexts_;  // of the step in progress
   double gemm_rate_ = 0.0;                              // FLOP/s, 0: not measured

@@ -3,6 +3,7 @@
 #include "core/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "train/commands/commands.h"
+#include "train/commands/launched_world.h"
 #include "train/commands/loaded_model.h"
 #include "train/evaluation.h"
 
@@ -11,6 +12,7 @@ namespace meshfold::train {
 absl::Status RunEval(const EvalOptions& options) {
   // How a checkpoint was trained is not what is asked here: the loss is the language model's alone,
   // unless the user's own --set, which come later, say more.
+  MF_RETURN_IF_ERROR(RefuseSeveralRanks("eval"));
   ModelSource source = options.source;
   source.overrides = {"moe.aux_loss=0", "moe.z_loss=0", "moe.capacity_factor=0"};
   source.overrides.insert(source.overrides.end(), options.source.overrides.begin(),

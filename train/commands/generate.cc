@@ -4,6 +4,7 @@
 #include "core/base/status_macros.h"
 #include "core/data/tokenizer.h"
 #include "train/commands/commands.h"
+#include "train/commands/launched_world.h"
 #include "train/commands/loaded_model.h"
 #include "train/generation.h"
 
@@ -13,6 +14,7 @@ absl::Status RunGenerate(const GenerateCommandOptions& options) {
   if (!options.prompt.empty() && !options.prompt_ids.empty()) {
     return absl::InvalidArgumentError("give one of --prompt and --prompt-ids");
   }
+  MF_RETURN_IF_ERROR(RefuseSeveralRanks("generate"));
   MF_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(options.source));
   ScopedExecContext scope(loaded.runtime->context());
   GenerateOptions generate;
