@@ -100,9 +100,14 @@ class TrainCommandTest(unittest.TestCase):
             self.assertNotIn("step 1/", run.err)
 
     def test_ranks_that_would_write_the_same_files_are_refused(self):
-        run = self.train("run", 3, env={**os.environ, "OMPI_COMM_WORLD_SIZE": "2"})
-        self.assertEqual(run.status, 1)
-        self.assertEqual(run.err, "meshfold: 2 ranks were started; this version trains on one\n")
+        ranks = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+        for command in [["eval", "--hf=x", "--tokens=y"], ["generate", "--hf=x", "--prompt=z"]]:
+            run = self.place.run(*command, env={**os.environ, **ranks})
+            self.assertEqual(run.status, 1)
+            self.assertEqual(
+                run.err,
+                f"meshfold: 2 ranks were started; meshfold {command[0]} runs on one in this version\n",
+            )
 
     def test_a_corpus_without_text_is_an_error(self):
         self.place.write("empty.txt", "")
