@@ -307,7 +307,8 @@ void DeclareRest(Schema& s, Config& c) {
       "Progress: a rewritten line on a terminal, sparse lines elsewhere.");
   s.Section("runtime", "How the machine is used.");
   s.Int("threads", &c.runtime.threads,
-        "Threads a rank; 0 means all cores. The same number gives the same bits.")
+        "Threads a rank; 0 means an equal share of the cores for the ranks of a machine. The same "
+        "number gives the same bits.")
       .AtLeast(0)
       .AtMost(1024)
       .Unit("threads");

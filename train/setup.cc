@@ -55,10 +55,9 @@ absl::StatusOr<BuiltModel> BuildLayers(models::ModelConfig config, DType dtype) 
 
 }  // namespace
 
-int64_t NumMicroBatches(const Config& config, int64_t num_data_parts) {
-  int64_t per_part = config.train.global_batch_size / num_data_parts;
+int64_t NumMicroBatches(const Config& config) {
   if (config.train.micro_batch_size == 0) return 1;
-  return per_part / config.train.micro_batch_size;
+  return config.train.global_batch_size / config.train.micro_batch_size;
 }
 
 RuntimeOptions RuntimeOf(const Config& config, int ranks_on_node) {
@@ -121,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Loader>> BuildLoader(const Config& config,
       .mode = config.data.packing == "document" ? PackingMode::kDocument : PackingMode::kStream,
       .document_mask = config.data.document_mask};
   options.global_batch_size = config.train.global_batch_size;
-  options.num_micro_batches = NumMicroBatches(config, num_parts);
+  options.num_micro_batches = NumMicroBatches(config);
   options.data_part = part;
   options.num_data_parts = num_parts;
   options.seed = static_cast<uint64_t>(config.run.seed);

@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<Loader>> BuildLoader(const Config& config,
 // the usable cores for each of the `ranks_on_node`, at least one.
 RuntimeOptions RuntimeOf(const Config& config, int ranks_on_node = 1);
 
-// Micro-batches of a step: global_batch_size / (micro_batch_size * data parts).
-int64_t NumMicroBatches(const Config& config, int64_t num_data_parts);
+// Micro-batches of a step, the same on any number of ranks: global_batch_size / micro_batch_size.
+int64_t NumMicroBatches(const Config& config);
 
 }  // namespace meshfold::train
