@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/deadline_wait.h"
 #include "core/base/check.h"
 
 namespace meshfold::comm {
@@ -36,7 +37,7 @@ std::string MpiErrorText(int code) {
 }  // namespace
 
 struct MpiEngine::Mpi {
-  // A message in flight: request `i` belongs to owners[i], null for those of an abort.
+  // A message in flight: requests[i] belongs to owners[i].
   struct Owner {
     std::shared_ptr<MpiOperation> operation;
     int64_t receives_bytes = -1;  // what a receive expects; -1: a send
@@ -104,12 +105,7 @@ bool MpiEngine::Done(const MpiOperation& operation) {
 absl::Status MpiEngine::Await(const MpiOperation& operation, absl::Duration deadline) {
   const auto is_over = [&] { return operation.done || !aborted_.ok(); };
   std::unique_lock<std::mutex> lock(mutex_);
-  if (deadline == absl::InfiniteDuration()) {
-    changed_.wait(lock, is_over);
-  } else {
-    const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(deadline);
-    if (!changed_.wait_until(lock, until, is_over)) return absl::DeadlineExceededError("");
-  }
+  if (!WaitAtMost(deadline, changed_, lock, is_over)) return absl::DeadlineExceededError("");
   return operation.done ? operation.result : aborted_;
 }
 
@@ -166,33 +162,27 @@ void MpiEngine::Run() {
 }
 
 void MpiEngine::Post(const std::shared_ptr<MpiOperation>& operation) {
-  while (true) {
-    for (const MpiTransfer& transfer : operation->rounds[operation->round].transfers) {
-      const bool is_send = transfer.direction == MpiTransfer::Direction::kSend;
-      char* at = static_cast<char*>(transfer.data);
-      int64_t left = transfer.bytes;
-      do {  // at least once: zero bytes are a message too
-        const int64_t bytes = std::min(left, options_.max_message_bytes);
-        MPI_Request request = MPI_REQUEST_NULL;
-        const int count = static_cast<int>(bytes);
-        const int code =
-            is_send
-                ? MPI_Isend(at, count, MPI_BYTE, transfer.peer, transfer.tag, mpi_->comm, &request)
-                : MPI_Irecv(at, count, MPI_BYTE, transfer.peer, transfer.tag, mpi_->comm, &request);
-        if (code != MPI_SUCCESS) return Fail(operation, MpiErrorText(code));
-        mpi_->requests.push_back(request);
-        mpi_->owners.push_back({operation, is_send ? -1 : bytes, transfer.peer});
-        ++operation->open_messages;
-        at += bytes;
-        left -= bytes;
-      } while (left > 0);
-    }
-    if (operation->open_messages > 0) return;
-    if (operation->rounds[operation->round].then) operation->rounds[operation->round].then();
-    if (++operation->round == operation->rounds.size()) {
-      return Finish(operation, absl::OkStatus());
-    }
+  for (const MpiTransfer& transfer : operation->rounds[operation->round].transfers) {
+    const bool is_send = transfer.direction == MpiTransfer::Direction::kSend;
+    char* at = static_cast<char*>(transfer.data);
+    int64_t left = transfer.bytes;
+    do {  // at least once: zero bytes are a message too
+      const int64_t bytes = std::min(left, options_.max_message_bytes);
+      MPI_Request request = MPI_REQUEST_NULL;
+      const int count = static_cast<int>(bytes);
+      const int code =
+          is_send
+              ? MPI_Isend(at, count, MPI_BYTE, transfer.peer, transfer.tag, mpi_->comm, &request)
+              : MPI_Irecv(at, count, MPI_BYTE, transfer.peer, transfer.tag, mpi_->comm, &request);
+      if (code != MPI_SUCCESS) return Fail(operation, MpiErrorText(code));
+      mpi_->requests.push_back(request);
+      mpi_->owners.push_back({operation, is_send ? -1 : bytes, transfer.peer});
+      ++operation->open_messages;
+      at += bytes;
+      left -= bytes;
+    } while (left > 0);
   }
+  if (operation->open_messages == 0) FinishRound(operation);
 }
 
 // Whether a message has arrived or left.

@@ -3,12 +3,12 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "comm/host_bytes.h"
 #include "comm/mpi_engine.h"
 #include "comm/rank_order_sum.h"
 #include "core/base/check.h"
@@ -32,12 +32,6 @@ constexpr int kMaxGroups = (1 << 13) - 1;
 constexpr int kMessageRound = 3;
 int TagOf(int group, int64_t number, int round) {
   return (group << 18) | (static_cast<int>(number & 0xffff) << 2) | round;
-}
-
-char* Bytes(const Tensor& tensor) { return static_cast<char*>(tensor.raw()); }
-
-void CopyBytes(const void* from, void* to, int64_t bytes) {
-  if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
 class MpiWork final : public Work {
@@ -152,8 +146,7 @@ class MpiCommunicator final : public Communicator {
           absl::StrCat("[", what, "] sends ", in_rows[static_cast<size_t>(rank())],
                        " rows to itself but expects ", out_rows[static_cast<size_t>(rank())]));
     }
-    int64_t row_bytes = SizeOf(in.dtype());
-    for (int64_t extent : in.shape().dims().subspan(1)) row_bytes *= extent;
+    const int64_t row_bytes = RowBytes(in);
     auto operation = Begin(std::move(what), {in, out});
     MpiOperation::Round round;
     char *from = Bytes(in), *to = Bytes(out);

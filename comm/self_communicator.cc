@@ -1,9 +1,9 @@
 #include "comm/self_communicator.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/host_bytes.h"
 #include "core/backend/backend.h"
 #include "core/base/exec_context.h"
 #include "core/base/status_macros.h"
@@ -32,12 +32,10 @@ std::unique_ptr<Work> SelfCommunicator::Finish(std::string what) {
 
 absl::StatusOr<std::unique_ptr<Work>> SelfCommunicator::Copy(std::string what, const Tensor& in,
                                                              const Tensor& out) {
-  if (in.numel() > 0 && in.raw() != out.raw()) {
-    if (in.device() == DeviceKind::kHost) {
-      std::memcpy(out.raw(), in.raw(), static_cast<size_t>(in.nbytes()));
-    } else {
-      CurrentContext().backend->Copy(in.Reshape({in.numel()}), out.Reshape({in.numel()}));
-    }
+  if (in.device() == DeviceKind::kHost) {
+    CopyBytes(in.raw(), out.raw(), in.nbytes());
+  } else if (in.numel() > 0 && in.raw() != out.raw()) {
+    CurrentContext().backend->Copy(in.Reshape({in.numel()}), out.Reshape({in.numel()}));
   }
   return Finish(std::move(what));
 }

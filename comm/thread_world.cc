@@ -1,9 +1,7 @@
 #include "comm/thread_world.h"
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -11,6 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/deadline_wait.h"
+#include "comm/host_bytes.h"
 #include "comm/rank_order_sum.h"
 #include "core/base/check.h"
 #include "core/base/exec_context.h"
@@ -78,12 +78,6 @@ struct Group {
 };
 
 // --- carrying out a complete collective -------------------------------------------------------
-
-char* Bytes(const Tensor& tensor) { return static_cast<char*>(tensor.raw()); }
-
-void CopyBytes(const void* from, void* to, int64_t bytes) {
-  if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
 
 absl::Status Mismatch(const Post& a, const Post& b, absl::string_view a_has,
                       absl::string_view b_has) {
@@ -165,9 +159,7 @@ absl::Status AllToAllVAll(const std::vector<Post>& posts) {
       }
     }
   }
-  const Shape& shape = posts[0].in.shape();
-  int64_t row_bytes = SizeOf(posts[0].in.dtype());
-  for (int64_t extent : shape.dims().subspan(1)) row_bytes *= extent;
+  const int64_t row_bytes = RowBytes(posts[0].in);
   std::vector<int64_t> sent(posts.size(), 0);  // rows of each sender that have left
   for (size_t target = 0; target < posts.size(); ++target) {
     char* at = Bytes(posts[target].out);
@@ -254,12 +246,7 @@ void Finish(World& world, Operation& operation, absl::Status result) {
 absl::Status Await(World& world, const Operation& operation, absl::Duration deadline) {
   const auto is_over = [&] { return operation.done || !world.aborted.ok(); };
   std::unique_lock<std::mutex> lock(world.mutex);
-  if (deadline == absl::InfiniteDuration()) {
-    world.changed.wait(lock, is_over);
-  } else {
-    const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(deadline);
-    if (!world.changed.wait_until(lock, until, is_over)) return absl::DeadlineExceededError("");
-  }
+  if (!WaitAtMost(deadline, world.changed, lock, is_over)) return absl::DeadlineExceededError("");
   return operation.done ? operation.result : world.aborted;
 }
 

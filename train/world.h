@@ -3,7 +3,6 @@
 
 #include <memory>
 
-#include "absl/status/statusor.h"
 #include "comm/communicator.h"
 
 namespace meshfold::train {

@@ -1,22 +1,13 @@
 // Worlds of the processes that mpirun started: the conformance cases, and what is special to MPI.
 #include "comm/mpi_world.h"
 
-#include <cstdlib>
-
-#include "absl/strings/numbers.h"
+#include "comm/launch.h"
 #include "tests/comm/communicator_conformance.h"
 
 namespace meshfold::comm {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Before MPI is initialised, so from the launcher.
-int NumLaunched() {
-  const char* text = std::getenv("OMPI_COMM_WORLD_SIZE");
-  int count = 1;
-  return text != nullptr && absl::SimpleAtoi(text, &count) ? count : 1;
-}
 
 void RunMpi(const MpiWorldOptions& options, const RankBody& body) {
   const auto world = MakeMpiWorld(options);
@@ -29,8 +20,8 @@ void RunWhole(int, const RankBody& body) { RunMpi({}, body); }
 // Messages of 1000 bytes: every case sends some that are cut.
 void RunCut(int, const RankBody& body) { RunMpi({.max_message_bytes = 1000}, body); }
 
-MF_REGISTER(WorldRegistry(), "mpi", {.sizes = {NumLaunched()}, .run = RunWhole});
-MF_REGISTER(WorldRegistry(), "mpi_cut_messages", {.sizes = {NumLaunched()}, .run = RunCut});
+MF_REGISTER(WorldRegistry(), "mpi", {.sizes = {DetectLaunch().size}, .run = RunWhole});
+MF_REGISTER(WorldRegistry(), "mpi_cut_messages", {.sizes = {DetectLaunch().size}, .run = RunCut});
 
 TEST(MpiWorldTest, RanksThatDisagreeAboutSizesAreTold) {
   RunMpi({}, [](Communicator& world) {
