@@ -53,12 +53,13 @@ absl::Status Optimizer::Add(Parameter& parameter) {
                                                    "' is ", DTypeName(data.dtype()),
                                                    " and needs optimizer.master_weights: true"));
   }
+  // No product reads these: rows need no padded pitch.
   Slot slot;
   for (size_t i = 0; i < rule_->state_names().size(); ++i) {
-    slot.state.push_back(Tensor::Empty(data.shape()));
+    slot.state.push_back(Tensor::Contiguous(data.shape()));
     CurrentBackend().Fill(0.0, slot.state.back());
   }
-  if (is_16_bit) slot.master = Tensor::Empty(data.shape());
+  if (is_16_bit) slot.master = Tensor::Contiguous(data.shape());
   parameters_.push_back(&parameter);
   slots_.push_back(std::move(slot));
   return absl::OkStatus();
