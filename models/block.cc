@@ -89,6 +89,14 @@ void DecoderBlock::VisitParameters(ParameterVisitor visit) {
   ffn_->VisitParameters(visit);
 }
 
+void DecoderBlock::VisitModules(ModuleVisitor visit) {
+  visit(*this);
+  input_norm_.VisitModules(visit);
+  attention_.VisitModules(visit);
+  post_attention_norm_.VisitModules(visit);
+  ffn_->VisitModules(visit);
+}
+
 void DecoderBlock::OnStepEnd(absl::Span<const std::unique_ptr<StepContext>> contexts) {
   ffn_->OnStepEnd(contexts);
 }

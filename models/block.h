@@ -19,6 +19,7 @@ class DecoderBlock : public Module {
   DecoderBlock(const std::string& name, const ModelConfig& config, int64_t layer,
                std::shared_ptr<const RopeTable> rope);
   void VisitParameters(ParameterVisitor visit) override;
+  void VisitModules(ModuleVisitor visit) override;
   void OnStepEnd(absl::Span<const std::unique_ptr<StepContext>> contexts) override;
 
   SelfAttention& attention() { return attention_; }

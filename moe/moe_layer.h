@@ -34,6 +34,7 @@ class MoeLayer : public Module {
   MoeLayer(const std::string& name, const MoeOptions& options);
 
   void VisitParameters(ParameterVisitor visit) override;
+  void VisitModules(ModuleVisitor visit) override;
 
   // Moves the balancing bias by the load of the step's micro-batches on all ranks. Collective where
   // the options have a bias_update_rate.

@@ -128,30 +128,11 @@ absl::Status CheckTiling(const CheckpointTensorInfo& info) {
   return absl::OkStatus();
 }
 
-void ForEachRun(
-    const CheckpointPiece& piece, const Shape& shape,
-    absl::FunctionRef<void(int64_t global_flat, int64_t piece_flat, int64_t count)> copy) {
-  if (piece.flat_begin == piece.flat_end) return;
-  if (shape.rank() == 0) return copy(0, 0, 1);
-  auto start = [&](int d) { return piece.start[static_cast<size_t>(d)]; };
-  auto extent = [&](int d) { return piece.extent[static_cast<size_t>(d)]; };
-  // Dims that the box spans whole join the one before them: dims [inner, rank) make up a run.
-  int inner = shape.rank() - 1;
-  int64_t inner_stride = 1;
-  for (; inner > 0 && extent(inner) == shape[inner]; --inner) inner_stride *= shape[inner];
-  const int64_t run = extent(inner) * inner_stride;
-  for (int64_t at = piece.flat_begin; at < piece.flat_end;) {
-    int64_t in_run = at % run, rest = at / run;
-    int64_t global = start(inner) * inner_stride + in_run, stride = inner_stride;
-    for (int d = inner - 1; d >= 0; --d) {
-      stride *= shape[d + 1];
-      global += (start(d) + rest % extent(d)) * stride;
-      rest /= extent(d);
-    }
-    int64_t count = std::min(run - in_run, piece.flat_end - at);
-    copy(global, at - piece.flat_begin, count);
-    at += count;
-  }
+void ForEachRun(const CheckpointPiece& piece, const Shape& shape, RunVisitor copy) {
+  meshfold::ForEachRun({piece.start, piece.extent}, piece.flat_begin, piece.flat_end, shape,
+                       [&](int64_t global, int64_t in_box, int64_t count) {
+                         copy(global, in_box - piece.flat_begin, count);
+                       });
 }
 
 }  // namespace meshfold::parallel

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "core/tensor/box.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"
 
@@ -35,11 +35,8 @@ struct CheckpointTensorInfo {
 // of pieces only.
 absl::Status CheckTiling(const CheckpointTensorInfo& info);
 
-// Calls copy(global_flat, piece_flat, count) for each run of elements of `piece` that is contiguous
-// in the global tensor of `shape`, in the piece's order: a whole tensor, or a range of its rows, is
-// one run. The piece must lie inside the tensor.
-void ForEachRun(
-    const CheckpointPiece& piece, const Shape& shape,
-    absl::FunctionRef<void(int64_t global_flat, int64_t piece_flat, int64_t count)> copy);
+// ForEachRun of core/tensor/box.h for the piece's part of its box, counted from the piece's first
+// element.
+void ForEachRun(const CheckpointPiece& piece, const Shape& shape, RunVisitor copy);
 
 }  // namespace meshfold::parallel

@@ -50,6 +50,13 @@ void SelfAttention::VisitParameters(ParameterVisitor visit) {
   if (k_norm_ != nullptr) k_norm_->VisitParameters(visit);
 }
 
+void SelfAttention::VisitModules(ModuleVisitor visit) {
+  visit(*this);
+  for (LinearLayer* projection : {&q_, &k_, &v_, &o_}) projection->VisitModules(visit);
+  if (q_norm_ != nullptr) q_norm_->VisitModules(visit);
+  if (k_norm_ != nullptr) k_norm_->VisitModules(visit);
+}
+
 Variable SelfAttention::Forward(const Variable& x, StepContext& context) {
   Variable q = q_(x, context), k = k_(x, context), v = v_(x, context);
   if (q_norm_ != nullptr) {

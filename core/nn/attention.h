@@ -51,6 +51,7 @@ class SelfAttention : public Module {
   // StatusError (NotFound) when the core is not registered.
   SelfAttention(const std::string& name, const Options& options);
   void VisitParameters(ParameterVisitor visit) override;
+  void VisitModules(ModuleVisitor visit) override;
   void set_core(std::unique_ptr<AttentionCore> core) { core_ = std::move(core); }
   AttentionCore& core() { return *core_; }
 

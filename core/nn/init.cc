@@ -6,7 +6,7 @@
 namespace meshfold {
 
 void Allocate(Parameter& parameter) {
-  parameter.value.SetData(Tensor::Empty(parameter.shape, parameter.dtype));
+  parameter.value.SetData(Tensor::Empty(parameter.part.shape(), parameter.dtype));
 }
 
 void Initialize(Parameter& parameter, uint64_t seed) {
@@ -17,9 +17,13 @@ void Initialize(Parameter& parameter, uint64_t seed) {
     return;
   }
   // 16-bit parameters are rounded from the f32 draw, so that they equal f32 masters rounded.
-  Tensor drawn = data.dtype() == DType::kF32 ? data : Tensor::Empty(parameter.shape);
+  Tensor drawn = data.dtype() == DType::kF32 ? data : Tensor::Empty(data.shape());
   RngKey key = MakeRngKey(seed, parameter.name);
-  CurrentBackend().RandomNormal(key, 0, 0.0, parameter.init.value, drawn);
+  const Tensor rows = drawn.AsMatrix();
+  ForEachRun(parameter.part, parameter.shape, [&](int64_t global, int64_t local, int64_t count) {
+    CurrentBackend().RandomNormal(key, static_cast<uint64_t>(global), 0.0, parameter.init.value,
+                                  rows.Narrow(local / rows.cols(), count / rows.cols()));
+  });
   if (data.dtype() != DType::kF32) CurrentBackend().Copy(drawn, data);
 }
 

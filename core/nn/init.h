@@ -7,10 +7,12 @@
 
 namespace meshfold {
 
-// Allocates `parameter` on the current allocator, whole, in its dtype, contents unspecified.
+// Allocates this rank's part of `parameter` on the current allocator, in its dtype, contents
+// unspecified.
 void Allocate(Parameter& parameter);
 
-// Allocates and fills one parameter (whole) on the current backend.
+// Allocates and fills this rank's part of one parameter on the current backend: bit-equal to that
+// part of the whole.
 void Initialize(Parameter& parameter, uint64_t seed);
 
 // All parameters of `module`.

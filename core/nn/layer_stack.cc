@@ -16,6 +16,11 @@ void LayerStack::VisitParameters(ParameterVisitor visit) {
   for (Entry& entry : entries_) entry.module->VisitParameters(visit);
 }
 
+void LayerStack::VisitModules(ModuleVisitor visit) {
+  visit(*this);
+  for (Entry& entry : entries_) entry.module->VisitModules(visit);
+}
+
 void LayerStack::OnStepEnd(absl::Span<const std::unique_ptr<StepContext>> contexts) {
   for (Entry& entry : entries_) entry.module->OnStepEnd(contexts);
 }

@@ -29,6 +29,7 @@ class LayerStack : public Module {
   Module& Get(const std::string& name);
 
   void VisitParameters(ParameterVisitor visit) override;
+  void VisitModules(ModuleVisitor visit) override;
   void OnStepEnd(absl::Span<const std::unique_ptr<StepContext>> contexts) override;
 
  protected:

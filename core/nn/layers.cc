@@ -84,6 +84,11 @@ void OutputLayer::VisitParameters(ParameterVisitor visit) {
   if (!tied_.defined()) visit(weight_);
 }
 
+void OutputLayer::VisitModules(ModuleVisitor visit) {
+  visit(*this);
+  norm_.VisitModules(visit);
+}
+
 Variable OutputLayer::Forward(const Variable& x, StepContext& context) {
   return loss_head_->Compute(norm_(x, context), tied_.defined() ? tied_ : weight_.value, context);
 }

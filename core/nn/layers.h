@@ -89,6 +89,7 @@ class OutputLayer : public Module {
   OutputLayer(const std::string& norm_name, const std::string& head_name, const Options& options,
               Variable tied);
   void VisitParameters(ParameterVisitor visit) override;
+  void VisitModules(ModuleVisitor visit) override;
   void set_loss_head(std::unique_ptr<LossHead> head) { loss_head_ = std::move(head); }
   RmsNormLayer& norm() { return norm_; }
 

@@ -12,12 +12,13 @@ struct Placement {
   enum class Kind {
     kShard,    // dim `dim` is cut into `parts` pieces over the axis (fewer parts than ranks:
                // neighbours replicate)
-    kPartial,  // each rank holds a summand
+    kPartial,  // each rank holds a summand; with `parts` above 1, each of that many runs of
+               // neighbours adds up to a value of its own (those that replicate a shard)
   };
   std::string axis;  // name of the mesh axis; axes not listed replicate
   Kind kind = Kind::kShard;
   int dim = 0;        // kShard
-  int64_t parts = 1;  // kShard
+  int64_t parts = 1;  // divides the axis, or the axis divides it
 };
 
 // Belongs to one view of the mesh ("dense" or "expert"); several placements on one dim nest in mesh

@@ -7,6 +7,7 @@ namespace meshfold {
 Parameter MakeParameter(std::string name, Shape shape, InitSpec init, bool decay) {
   Parameter parameter;
   parameter.name = std::move(name);
+  parameter.part = Box::Whole(shape);
   parameter.shape = std::move(shape);
   parameter.value = Variable::Leaf(Tensor());
   parameter.init = init;

@@ -11,6 +11,7 @@
 #include "core/autograd/variable.h"
 #include "core/nn/layout.h"
 #include "core/nn/step_context.h"
+#include "core/tensor/box.h"
 #include "core/tensor/dtype.h"
 
 namespace meshfold {
@@ -26,6 +27,7 @@ struct InitSpec {
 struct Parameter {
   std::string name;           // "layers.0.attention.q.weight": unique, independent of layout
   Shape shape;                // global shape
+  Box part;                   // of it that this rank holds: the shape of `value`; at first all
   DType dtype = DType::kF32;  // storage; f32, bf16 or f16
   Variable value;
   Layout layout;            // where the value lives
@@ -39,7 +41,9 @@ struct Parameter {
 // A new parameter: a leaf that requires a gradient, with an undefined tensor.
 Parameter MakeParameter(std::string name, Shape shape, InitSpec init, bool decay = true);
 
+class Module;
 using ParameterVisitor = absl::FunctionRef<void(Parameter&)>;
+using ModuleVisitor = absl::FunctionRef<void(Module&)>;
 
 class Module {
  public:
@@ -54,6 +58,9 @@ class Module {
   // Every parameter of this module and its children, once, in a fixed order. Shared (tied)
   // parameters are visited by their owner only.
   virtual void VisitParameters(ParameterVisitor visit) = 0;
+
+  // This module, then those inside it: how axes find the layers that they change.
+  virtual void VisitModules(ModuleVisitor visit) { visit(*this); }
 
   // After the optimizer step, outside the graph: balancing biases move here. The span holds the
   // contexts of the step's micro-batches.
