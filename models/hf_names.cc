@@ -39,9 +39,8 @@ std::vector<HfTensor> SplitGateUp(const std::string& prefix, const Tensor& tenso
 }
 
 std::vector<HfTensor> SplitGateUpBias(const std::string& prefix, const Tensor& tensor) {
-  int64_t half = tensor.dim(0) / 2;
-  return {{absl::StrCat(prefix, "gate_proj.bias"), tensor.Narrow(0, half)},
-          {absl::StrCat(prefix, "up_proj.bias"), tensor.Narrow(half, half)}};
+  return {{absl::StrCat(prefix, "gate_proj.bias"), tensor.Select(0)},
+          {absl::StrCat(prefix, "up_proj.bias"), tensor.Select(1)}};
 }
 
 // Experts: gate_up [E, 2, F, D], down [E, D, F].

@@ -23,7 +23,7 @@ Variable Multiply(const Variable& a, const Variable& b);  // same shape
 Variable Scale(const Variable& x, double alpha);
 Variable Sigmoid(const Variable& x);
 Variable Clamp(const Variable& x, double low, double high);
-Variable AddBias(const Variable& x, const Variable& bias);  // x [T, D], bias [D]
+Variable AddBias(const Variable& x, const Variable& bias);  // x [T, D], bias [D] or [.., D / ..]
 // gate_up [T, 2F] -> [T, F]: silu(first half) * second half.
 Variable SwiGlu(const Variable& gate_up);
 
@@ -32,12 +32,27 @@ Variable SwiGlu(const Variable& gate_up);
 // of the others). Defers its weight gradient.
 Variable Linear(const Variable& x, const Variable& weight);
 
+// The rows of a vocabulary [V, D] that a table or head holds: those from `first` on, as many as it
+// has. The default: all.
+struct VocabularyPart {
+  int64_t first = 0;
+  int64_t size = 0;  // V; 0: the rows of the table
+};
+
 // loss f32 [1] = scale * sum over t with targets[t] >= 0 of cross-entropy(x W^T, targets).
 // x [T, D], weight [V, D], targets i32 [T] (host: ids are checked against V). Gradients are
 // computed in the forward by chunks, so no [T, V] tensor exists. When `logits` is given it receives
 // [T, V]. Defers its weight gradient.
+// With a part of the vocabulary: `combine` (Backend's LinearCrossEntropyArgs) makes the loss that
+// of the whole one, dx is this part's summand, logits are this part's columns.
+struct LinearCrossEntropyOptions {
+  double scale = 1.0;
+  Tensor* logits = nullptr;
+  VocabularyPart part;
+  CombineStatistics combine;
+};
 Variable LinearCrossEntropy(const Variable& x, const Variable& weight, const Tensor& targets,
-                            double scale, Tensor* logits = nullptr);
+                            const LinearCrossEntropyOptions& options);
 
 // --- ops_experts ------------------------------------------------------------------------------
 // SwiGLU experts over sorted rows (Backend::ExpertsForward): x [R, D], one gate_up [2F, D] and one
@@ -82,8 +97,9 @@ Variable Attention(const Variable& q, const Variable& k, const Variable& v,
                    const std::vector<int32_t>& cu_seqlens_k, const AttentionOptions& options);
 
 // --- ops_rows ---------------------------------------------------------------------------------
-// table [V, D], ids i32 [T] (host: checked against V) -> [T, D].
-Variable Embedding(const Variable& table, const Tensor& ids);
+// table [V, D], ids i32 [T] (host: checked against V) -> [T, D]. With a part of the vocabulary: zero
+// rows for the ids of other parts.
+Variable Embedding(const Variable& table, const Tensor& ids, const VocabularyPart& part = {});
 
 // Index tables of one routing: how token copies are laid out in rows (Backend::SortByExpert).
 struct RowIndex {

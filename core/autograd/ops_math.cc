@@ -87,7 +87,9 @@ Variable Clamp(const Variable& x, double low, double high) {
 Variable AddBias(const Variable& x, const Variable& bias) {
   CheckF32("AddBias", "x", x);
   CheckWeightDType("AddBias", "bias", bias);
-  CheckShape("AddBias", "bias", bias, {x.shape().cols()});
+  if (bias.shape().numel() != x.shape().cols()) {
+    CheckShape("AddBias", "bias", bias, {x.shape().cols()});
+  }
   Tensor out = Tensor::Empty(x.shape());
   CurrentBackend().AddRowVector(x.data(), bias.data(), out);
   if (!ShouldRecord({x, bias})) return Variable(out);
@@ -96,7 +98,14 @@ Variable AddBias(const Variable& x, const Variable& bias) {
     if (call.needs(0)) call.Set(0, call.grad_out());
     if (!call.needs(1)) return;
     LeafGrad::Target target = call.Target(1, bias_shape);
-    CurrentBackend().ColumnSum(call.grad_out(), target.accumulate, target.tensor);
+    if (bias_shape.rank() == 1) {
+      CurrentBackend().ColumnSum(call.grad_out(), target.accumulate, target.tensor);
+      return;
+    }
+    const Tensor sum = Tensor::Contiguous(bias_shape);
+    CurrentBackend().ColumnSum(call.grad_out(), false, sum.Reshape({bias_shape.numel()}));
+    if (target.accumulate) CurrentBackend().Add(target.tensor, sum, sum);
+    CurrentBackend().Copy(sum, target.tensor);
   })[0];
 }
 

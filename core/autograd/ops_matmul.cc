@@ -44,7 +44,8 @@ Variable Linear(const Variable& x, const Variable& weight) {
 
 namespace {
 
-void CheckLinearCrossEntropy(const Variable& x, const Variable& weight, const Tensor& targets) {
+void CheckLinearCrossEntropy(const Variable& x, const Variable& weight, const Tensor& targets,
+                             const VocabularyPart& part) {
   CheckF32("LinearCrossEntropy", "x", x);
   CheckWeightDType("LinearCrossEntropy", "weight", weight);
   if (x.shape().cols() != weight.shape().cols() || targets.numel() != x.shape().rows()) {
@@ -52,7 +53,8 @@ void CheckLinearCrossEntropy(const Variable& x, const Variable& weight, const Te
                                       weight.shape().ToString(), ", targets ",
                                       targets.shape().ToString()));
   }
-  CheckIds("LinearCrossEntropy", "target", targets, weight.shape().rows(), /*negative_ok=*/true);
+  CheckIds("LinearCrossEntropy", "target", targets,
+           part.size == 0 ? weight.shape().rows() : part.size, /*negative_ok=*/true);
 }
 
 // Slots 0 and 1 hold the gradients of the loss; the loss's own gradient is one number, 1 in
@@ -76,20 +78,23 @@ void LinearCrossEntropyBackward(BackwardCall& call) {
 }  // namespace
 
 Variable LinearCrossEntropy(const Variable& x, const Variable& weight, const Tensor& targets,
-                            double scale, Tensor* logits) {
-  CheckLinearCrossEntropy(x, weight, targets);
+                            const LinearCrossEntropyOptions& options) {
+  CheckLinearCrossEntropy(x, weight, targets, options.part);
   bool record = ShouldRecord({x, weight});
   LinearCrossEntropyArgs args;
   args.x = x.data();
   args.weight = weight.data();
   args.targets = targets;
-  args.scale = scale;
+  args.first_id = options.part.first;
+  args.vocab_size = options.part.size;
+  args.combine = options.combine;
+  args.scale = options.scale;
   args.loss = Tensor::Empty({1});
   if (record && x.requires_grad()) args.dx = Tensor::Empty(x.shape());
   if (record && weight.requires_grad()) args.dweight = Tensor::Empty(weight.shape());
-  if (logits != nullptr) {
-    *logits = Tensor::Empty({x.shape().rows(), weight.shape().rows()});
-    args.logits = *logits;
+  if (options.logits != nullptr) {
+    *options.logits = Tensor::Empty({x.shape().rows(), weight.shape().rows()});
+    args.logits = *options.logits;
   }
   CurrentBackend().LinearCrossEntropy(args);
   if (!record) return Variable(args.loss);

@@ -26,16 +26,30 @@ void CheckRows(const char* op, const RowIndex& index, int64_t rows, int64_t want
   CheckIds(op, "row", index.token_rows, index.row_to_slot.numel(), /*negative_ok=*/true);
 }
 
+// ids counted from `first`, -1 for those that are not in [first, first + count). Host tensors.
+Tensor IdsInPart(const Tensor& ids, int64_t first, int64_t count) {
+  const Tensor local = Tensor::Contiguous(ids.shape(), DType::kI32);
+  const absl::Span<const int32_t> from = ids.span<int32_t>();
+  const absl::Span<int32_t> to = local.span<int32_t>();
+  for (size_t i = 0; i < from.size(); ++i) {
+    const int64_t id = from[i] - first;
+    to[i] = id >= 0 && id < count ? static_cast<int32_t>(id) : -1;
+  }
+  return local;
+}
+
 }  // namespace
 
-Variable Embedding(const Variable& table, const Tensor& ids) {
+Variable Embedding(const Variable& table, const Tensor& ids, const VocabularyPart& part) {
   CheckWeightDType("Embedding", "table", table);
-  CheckIds("Embedding", "token id", ids, table.shape().rows(), /*negative_ok=*/false);
+  const int64_t rows = table.shape().rows();
+  CheckIds("Embedding", "token id", ids, part.size == 0 ? rows : part.size, /*negative_ok=*/false);
+  const Tensor local_ids = part.size == 0 ? ids : IdsInPart(ids, part.first, rows);
   Tensor out = Tensor::Empty({ids.numel(), table.shape().cols()});
-  CurrentBackend().Embedding(table.data(), ids, out);
+  CurrentBackend().Embedding(table.data(), local_ids, out);
   if (!ShouldRecord({table})) return Variable(out);
   Saved saved;
-  saved.State("ids", ids);
+  saved.State("ids", local_ids);
   Shape shape = table.shape();
   return Record("Embedding", {out}, {table}, std::move(saved), [shape](BackwardCall& call) {
     LeafGrad::Target target = call.Target(0, shape);

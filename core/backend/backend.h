@@ -20,6 +20,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -84,12 +85,23 @@ struct AttentionArgs {
   int64_t window = 0;  // 0: none; else keys j with i - window < j <= i are seen
 };
 
+// Makes statistics of a part of the vocabulary those of the whole one, in place. f64 [R, 3] for each
+// row of logits z: its maximum m, sum over classes of exp(z - m), and z of the target, 0 where
+// another part has it. Every part's call has the same R, also where no row counts.
+using CombineStatistics = std::function<void(const Tensor& statistics_R3)>;
+
 // Cross-entropy of x W^T by chunks of rows, so that [T, V] logits never exist unless asked for.
 struct LinearCrossEntropyArgs {
   Tensor x;            // [T, D]
   Tensor weight;       // [V, D]
   Tensor targets;      // i32 [T]; negative: ignored
   double scale = 1.0;  // loss = scale * sum over counted t of (lse_t - z_t[target])
+  // Where weight is a part of the vocabulary [V', D]: the id of its first row, and what makes the
+  // statistics of a chunk of rows whole, called once a chunk. The number of chunks follows from T
+  // and `vocab_size` (0: V) alone.
+  int64_t first_id = 0;
+  int64_t vocab_size = 0;
+  CombineStatistics combine;
   // Outputs.
   Tensor loss;     // f32 [1]
   Tensor dx;       // [T, D] gradient of loss, or undefined when not wanted
@@ -240,9 +252,11 @@ class Backend {
                           const Tensor& out) = 0;
   // out[t] = sum over k of y[token_rows[t, k]] in that order, skipping negative entries.
   virtual void CombineRows(const Tensor& y, const Tensor& token_rows, const Tensor& out) = 0;
-  // table [V, D], ids i32 [T] -> out [T, D].
+  // table [V, D], ids i32 [T] -> out [T, D]; zero rows for negative ids (of another part of a cut
+  // table).
   virtual void Embedding(const Tensor& table, const Tensor& ids, const Tensor& out) = 0;
-  // dtable[ids[t]] += dy[t] in token order; the table is zeroed first unless accumulate.
+  // dtable[ids[t]] += dy[t] in token order, skipping negative ids; the table is zeroed first unless
+  // accumulate.
   virtual void EmbeddingBackward(const Tensor& ids, const Tensor& dy, bool accumulate,
                                  const Tensor& dtable) = 0;
   // out[i] = x[index[i]] over flat elements, 0 where negative; x, out f32, index i32.

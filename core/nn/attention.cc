@@ -50,6 +50,15 @@ void SelfAttention::VisitParameters(ParameterVisitor visit) {
   if (k_norm_ != nullptr) k_norm_->VisitParameters(visit);
 }
 
+void SelfAttention::SetLocalHeads(int64_t num_heads, int64_t num_kv_heads) {
+  options_.attention.num_heads = num_heads;
+  options_.attention.num_kv_heads = num_kv_heads;
+  core_ = ValueOrThrow(AttentionCoreRegistry().Find(options_.core))(options_.attention);
+  if (options_.qk_norm != QkNormKind::kPerHead) return;
+  q_norm_->set_groups(num_heads);
+  k_norm_->set_groups(num_kv_heads);
+}
+
 void SelfAttention::VisitModules(ModuleVisitor visit) {
   visit(*this);
   for (LinearLayer* projection : {&q_, &k_, &v_, &o_}) projection->VisitModules(visit);

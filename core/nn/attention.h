@@ -55,6 +55,17 @@ class SelfAttention : public Module {
   void set_core(std::unique_ptr<AttentionCore> core) { core_ = std::move(core); }
   AttentionCore& core() { return *core_; }
 
+  // For axes. Heads that this rank computes, where the layouts of the projections give it a part of
+  // them: makes the core anew. StatusError as of the constructor.
+  void SetLocalHeads(int64_t num_heads, int64_t num_kv_heads);
+  const Options& options() const { return options_; }
+  LinearLayer& q() { return q_; }
+  LinearLayer& k() { return k_; }
+  LinearLayer& v() { return v_; }
+  LinearLayer& o() { return o_; }
+  RmsNormLayer* q_norm() { return q_norm_.get(); }  // null without
+  RmsNormLayer* k_norm() { return k_norm_.get(); }
+
  protected:
   Variable Forward(const Variable& x, StepContext& context) override;
 

@@ -19,7 +19,8 @@ class LocalLossHead : public LossHead {
       return Variable();
     }
     Tensor* logits = context.options().want_logits ? &context.logits : nullptr;
-    return LinearCrossEntropy(x, weight, batch.targets, context.options().loss_scale, logits);
+    return LinearCrossEntropy(x, weight, batch.targets,
+                              {.scale = context.options().loss_scale, .logits = logits});
   }
 };
 
@@ -42,7 +43,7 @@ void LinearLayer::VisitParameters(ParameterVisitor visit) {
 Variable LinearLayer::Forward(const Variable& x, StepContext& context) {
   (void)context;
   Variable y = Linear(x, weight_.value);
-  return has_bias_ ? AddBias(y, bias_.value) : y;
+  return has_bias_ && adds_bias_ ? AddBias(y, bias_.value) : y;
 }
 
 EmbeddingLayer::EmbeddingLayer(const std::string& name, int64_t vocab_size, int64_t hidden_size,
@@ -51,7 +52,8 @@ EmbeddingLayer::EmbeddingLayer(const std::string& name, int64_t vocab_size, int6
 
 Variable EmbeddingLayer::Forward(const Variable& x, StepContext& context) {
   (void)x;
-  return Embedding(weight_.value, context.batch().tokens);
+  const VocabularyPart part{.first = weight_.part.start[0], .size = weight_.shape[0]};
+  return Embedding(weight_.value, context.batch().tokens, part);
 }
 
 RmsNormLayer::RmsNormLayer(const std::string& name, int64_t cols, const RmsNormOptions& options)

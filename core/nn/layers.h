@@ -21,17 +21,20 @@ class LinearLayer : public Module {
   LinearLayer(const std::string& name, const Options& options);
   void VisitParameters(ParameterVisitor visit) override;
   Parameter& weight() { return weight_; }
+  Parameter* bias() { return has_bias_ ? &bias_ : nullptr; }
+  // Where ranks hold summands of the output, one of them adds the bias.
+  void set_adds_bias(bool value) { adds_bias_ = value; }
 
  protected:
   Variable Forward(const Variable& x, StepContext& context) override;
 
  private:
   Parameter weight_, bias_;
-  bool has_bias_;
+  bool has_bias_, adds_bias_ = true;
 };
 
 // The token embedding: ignores its input, reads context.batch().tokens. Parameter <name>.weight
-// [V, D].
+// [V, D]; where it is a part of the vocabulary, ids of other parts give zero rows.
 class EmbeddingLayer : public Module {
  public:
   EmbeddingLayer(const std::string& name, int64_t vocab_size, int64_t hidden_size,
@@ -52,6 +55,8 @@ class RmsNormLayer : public Module {
   RmsNormLayer(const std::string& name, int64_t cols, const RmsNormOptions& options);
   void VisitParameters(ParameterVisitor visit) override { visit(weight_); }
   Parameter& weight() { return weight_; }
+  // How many slices of a row are normed apart: heads, of which a rank may have a part.
+  void set_groups(int64_t groups) { options_.groups = groups; }
   // {x + residual, norm of it} in one pass.
   std::pair<Variable, Variable> AddAndNorm(const Variable& x, const Variable& residual);
 
@@ -92,6 +97,7 @@ class OutputLayer : public Module {
   void VisitModules(ModuleVisitor visit) override;
   void set_loss_head(std::unique_ptr<LossHead> head) { loss_head_ = std::move(head); }
   RmsNormLayer& norm() { return norm_; }
+  Parameter& weight() { return weight_; }  // not visited when tied
 
  protected:
   Variable Forward(const Variable& x, StepContext& context) override;

@@ -13,7 +13,7 @@ SwiGluMlp::SwiGluMlp(const std::string& name, const Options& options)
                           {InitSpec::Kind::kNormal, options.init_stddev})) {
   if (!options.bias) return;
   InitSpec zero{InitSpec::Kind::kConstant, 0.0};
-  gate_up_bias_ = MakeParameter(name + ".gate_up.bias", {2 * options.intermediate_size}, zero,
+  gate_up_bias_ = MakeParameter(name + ".gate_up.bias", {2, options.intermediate_size}, zero,
                                 /*decay=*/false);
   down_bias_ = MakeParameter(name + ".down.bias", {options.hidden_size}, zero, /*decay=*/false);
 }
@@ -31,7 +31,7 @@ Variable SwiGluMlp::Forward(const Variable& x, StepContext& context) {
   Variable hidden = Linear(x, gate_up_.value);
   if (options_.bias) hidden = AddBias(hidden, gate_up_bias_.value);
   Variable y = Linear(SwiGlu(hidden), down_.value);
-  return options_.bias ? AddBias(y, down_bias_.value) : y;
+  return options_.bias && adds_down_bias_ ? AddBias(y, down_bias_.value) : y;
 }
 
 }  // namespace meshfold

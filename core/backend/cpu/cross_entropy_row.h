@@ -6,13 +6,17 @@
 
 namespace meshfold::cpu {
 
-// One row of logits with a target that counts.
-struct CrossEntropyRow {
+// A row's sum over classes of exp(z - highest).
+struct ExpSum {
+  double highest = 0, total = 0;
+};
+
+// The two halves of a row of cross-entropy. SumExp also writes the terms of the sum to `exps`, which
+// may be `logits` or null; ScaleRow multiplies by a factor in place.
+struct SumExpRow {
   const float* logits = nullptr;
-  int64_t n = 0;  // classes
-  int64_t target = 0;
-  float scale = 1;
-  float* dlogits = nullptr;  // scale (softmax - onehot), may be `logits`; or null
+  int64_t n = 0;  // classes, at least 1
+  float* exps = nullptr;
 };
 
 }  // namespace meshfold::cpu

@@ -119,8 +119,11 @@ void CpuBackend::Embedding(const Tensor& table, const Tensor& ids, const Tensor&
   const int64_t row_bytes = table.pitch() * SizeOf(table.dtype());
   cpu::ParallelRows(out.rows(), out.cols(), [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
-      MF_CHECK(id[token] >= 0 && id[token] < table.rows())
-          << " id " << id[token] << " of " << table.rows();
+      MF_CHECK_LT(id[token], table.rows()) << " id";
+      if (id[token] < 0) {
+        std::fill_n(out_rows[token], out.cols(), 0.0f);
+        continue;
+      }
       cpu::ConvertRun(table.dtype(), from + id[token] * row_bytes, DType::kF32, out_rows[token],
                       out.cols());
     }
@@ -140,7 +143,8 @@ void CpuBackend::EmbeddingBackward(const Tensor& ids, const Tensor& dy, bool acc
   int32_t* next = first + vocabulary;
   std::fill_n(first, vocabulary, -1);
   for (int64_t token = tokens - 1; token >= 0; --token) {
-    MF_CHECK(id[token] >= 0 && id[token] < vocabulary) << " id " << id[token];
+    MF_CHECK_LT(id[token], vocabulary) << " id";
+    if (id[token] < 0) continue;
     next[token] = first[id[token]];
     first[id[token]] = static_cast<int32_t>(token);
   }

@@ -62,7 +62,7 @@ class DeferredTest : public ::testing::Test {
 
   // A loss head of its own weight.
   Variable Loss(const Variable& x, int64_t m) {
-    return LinearCrossEntropy(x, head_, Targets(m), 0.125);
+    return LinearCrossEntropy(x, head_, Targets(m), {.scale = 0.125});
   }
 
   ScopedTestContext context_;
@@ -100,7 +100,7 @@ TEST_F(DeferredTest, TiedWeightsGiveTheSameBits) {
   Variable table = Weight("table", {kVocab, kDim});
   ExpectSameBits([&](int64_t m) {
     Variable x = Embedding(table, RandomIds("ids" + std::to_string(m), {kTokens}, 0, kVocab));
-    return LinearCrossEntropy(x, table, Targets(m), 1.0);
+    return LinearCrossEntropy(x, table, Targets(m), {.scale = 1.0});
   });
 }
 
@@ -110,9 +110,9 @@ TEST_F(DeferredTest, ManyUsesOfATiedWeightGiveTheSameBits) {
   ExpectSameBits([&](int64_t m) {
     Tensor ids = RandomIds("ids" + std::to_string(m), {kTokens}, 0, kVocab);
     Variable x = Embedding(table, ids);
-    Variable first = LinearCrossEntropy(x, table, Targets(m), 1.0);
+    Variable first = LinearCrossEntropy(x, table, Targets(m), {.scale = 1.0});
     Variable y = Add(Scale(x, 0.3), Scale(Embedding(table, ids), 3.0));
-    Variable second = LinearCrossEntropy(y, table, Targets(m + 1), 0.7);
+    Variable second = LinearCrossEntropy(y, table, Targets(m + 1), {.scale = 0.7});
     return Add(first, second);
   });
 }

@@ -149,7 +149,7 @@ class Model {
     std::vector<int32_t> cu_seqlens = {0, 5, kTokens};
     x = Add(x, Attention(q, q, q, cu_seqlens, cu_seqlens, options));
     x = Experts(x, RowCounts{{0, 7 - m % 3, kTokens}}, gate_up_, down_, Variable());
-    return LinearCrossEntropy(x, table_, ids, 0.1);
+    return LinearCrossEntropy(x, table_, ids, {.scale = 0.1});
   }
   std::vector<Variable> leaves() const { return {table_, norm_, in_, gate_up_, down_}; }
 

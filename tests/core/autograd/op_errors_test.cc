@@ -68,11 +68,11 @@ TEST_F(OpErrorsTest, NormAndMatmul) {
 TEST_F(OpErrorsTest, LinearCrossEntropy) {
   Variable x = Zeros({2, 3}), w = Zeros({4, 3});
   EXPECT_EQ(InvalidArgumentOf([&] {
-              LinearCrossEntropy(x, w, MakeIds({0, 1, 2}, {3}), 1.0);
+              LinearCrossEntropy(x, w, MakeIds({0, 1, 2}, {3}), {.scale = 1.0});
             }),
             "[LinearCrossEntropy] x [2, 3], weight [4, 3], targets [3]");
   EXPECT_EQ(InvalidArgumentOf([&] {
-              LinearCrossEntropy(x, w, MakeIds({0, 4}, {2}), 1.0);
+              LinearCrossEntropy(x, w, MakeIds({0, 4}, {2}), {.scale = 1.0});
             }),
             "[LinearCrossEntropy] target 4 at position 1 out of range [0, 4)");
 }

@@ -54,7 +54,7 @@ TEST_F(OpsLossTest, LinearCrossEntropy) {
                                                  {0, 4, 5}}) {
     Tensor x = Guarded("x", {c.tokens, c.dim}), w = Guarded("w", {c.vocab, c.dim}, c.dtype);
     Tensor targets = RandomIds("targets", {c.tokens}, -2, c.vocab), dy = MakeTensor({-1.5}, {1});
-    auto op = [&](const auto& in) { return LinearCrossEntropy(in[0], in[1], targets, 0.25); };
+    auto op = [&](const auto& in) { return LinearCrossEntropy(in[0], in[1], targets, {.scale = 0.25}); };
     ExpectOp(op, {x, w}, dy, Reference(x, w, targets, 0.25, -1.5), kTolerance,
              absl::StrCat(c.tokens, " x ", c.dim, " x ", c.vocab, " ", DTypeName(c.dtype)));
   }
@@ -62,14 +62,14 @@ TEST_F(OpsLossTest, LinearCrossEntropy) {
 
 TEST_F(OpsLossTest, WithoutCountedTargetsAllIsZero) {
   Tensor x = Guarded("x", {3, 4}), w = Guarded("w", {5, 4}), targets = MakeIds({-1, -100, -1}, {3});
-  auto op = [&](const auto& in) { return LinearCrossEntropy(in[0], in[1], targets, 0.25); };
+  auto op = [&](const auto& in) { return LinearCrossEntropy(in[0], in[1], targets, {.scale = 0.25}); };
   ExpectOp(op, {x, w}, MakeTensor({1}, {1}), {{0.0}, {Vec(12, 0.0), Vec(20, 0.0)}}, 0, "none");
 }
 
 TEST_F(OpsLossTest, LogitsAreGivenWhenAsked) {
   Tensor x = Guarded("x", {9, 12}), w = Guarded("w", {17, 12});
   Tensor targets = RandomIds("targets", {9}, -2, 17), logits;
-  LinearCrossEntropy(Variable(x), Variable(w), targets, 1.0, &logits);
+  LinearCrossEntropy(Variable(x), Variable(w), targets, {.logits = &logits});
   ExpectClose(Plain(logits), reference::Linear(F64(x), F64(w), 12, 17), kTolerance);
 }
 
@@ -79,7 +79,7 @@ TEST_F(OpsLossTest, GradientsFlowOnWithOtherUsesOfX) {
   Variable x = Variable::Leaf(RandomTensor("x", {9, 12}));
   Variable h = Scale(x, 1.0);
   Tensor dh = RandomTensor("dh", {9, 12});
-  Variable loss = LinearCrossEntropy(h, Variable(w), targets, 0.25);
+  Variable loss = LinearCrossEntropy(h, Variable(w), targets, {.scale = 0.25});
   Backward({Root{Scale(loss, 2.0), MakeTensor({1}, {1})}, Root{Scale(h, 1.0), dh}}, {});
   Vec dx = Reference(x.data(), w, targets, 0.25, 2.0).grads[0];
   for (size_t i = 0; i < dx.size(); ++i) dx[i] += F64(dh)[i];
@@ -90,7 +90,7 @@ TEST_F(OpsLossTest, PassesTheGradientCheck) {
   Tensor x = RandomTensor("x", {6, 4}), w = RandomTensor("w", {5, 4});
   Tensor targets = MakeIds({0, 4, -1, 2, 2, 1}, {6});
   auto op = [&](absl::Span<const Variable> in) {
-    return LinearCrossEntropy(in[0], in[1], targets, 0.5);
+    return LinearCrossEntropy(in[0], in[1], targets, {.scale = 0.5});
   };
   EXPECT_EQ(CheckGradients(op, {x, w}), absl::OkStatus());
 }
