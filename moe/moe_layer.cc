@@ -52,11 +52,6 @@ void MoeLayer::VisitParameters(ParameterVisitor visit) {
   if (shared_experts_ != nullptr) shared_experts_->VisitParameters(visit);
 }
 
-void MoeLayer::VisitModules(ModuleVisitor visit) {
-  visit(*this);
-  if (shared_experts_ != nullptr) shared_experts_->VisitModules(visit);
-}
-
 Variable MoeLayer::Forward(const Variable& x_TD, StepContext& context) {
   const Tensor& valid_T = context.batch().valid;
   Routing routing = router_->Route(x_TD, context);

@@ -28,13 +28,14 @@ namespace meshfold::moe {
 //   "aux_loss"  coefficient * E * sum_e f_e P_e (moe/balance.h),
 //   "z_loss"    coefficient * mean over tokens of logsumexp(logits_t)^2 (Zoph et al. 2022, eq. 5),
 // and in every mode it adds ExpertCounts under <name>. Padding tokens count in none of them.
+//
+// VisitModules shows the layer alone: how its insides are spread is the expert axis's business.
 class MoeLayer : public Module {
  public:
   // StatusError: InvalidArgument from Validate or the router, NotFound for unknown names.
   MoeLayer(const std::string& name, const MoeOptions& options);
 
   void VisitParameters(ParameterVisitor visit) override;
-  void VisitModules(ModuleVisitor visit) override;
 
   // Moves the balancing bias by the load of the step's micro-batches on all ranks. Collective where
   // the options have a bias_update_rate.

@@ -10,14 +10,13 @@
 namespace meshfold::parallel {
 
 absl::StatusOr<Meshes> Meshes::Create(std::shared_ptr<comm::Communicator> world,
-                                      const ParallelSizes& sizes) {
-  MF_ASSIGN_OR_RETURN(RankLayout ranks, PlanRanks(sizes, world->size()));
+                                      const RankLayout& ranks) {
   MF_ASSIGN_OR_RETURN(comm::DeviceMesh dense,
                       comm::DeviceMesh::Create(std::move(world), ranks.dense,
                                                {{"dp_tp", {"dp", "cp", "ulysses", "tp"}}}));
   MF_ASSIGN_OR_RETURN(comm::DeviceMesh expert,
                       dense.View(ranks.expert, {{"ep_etp", {"ep", "etp"}}}));
-  return Meshes{std::move(ranks), std::move(dense), std::move(expert)};
+  return Meshes{ranks, std::move(dense), std::move(expert)};
 }
 
 Registry<Axis>& AxisRegistry() {

@@ -22,9 +22,9 @@ struct Meshes {
   comm::DeviceMesh expert;  // axes pp, edp, ep, etp; combined "ep_etp": the expert group
   int rank() const { return dense.rank(); }
 
-  // Collective over `world`. Errors as of PlanRanks and DeviceMesh::Create.
+  // Collective over `world`, of as many ranks as `ranks` arranges. Errors as of DeviceMesh::Create.
   static absl::StatusOr<Meshes> Create(std::shared_ptr<comm::Communicator> world,
-                                       const ParallelSizes& sizes);
+                                       const RankLayout& ranks);
 };
 
 struct AxisOptions {

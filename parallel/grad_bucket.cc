@@ -1,5 +1,6 @@
 #include "parallel/grad_bucket.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/backend/backend.h"
@@ -24,23 +25,31 @@ int64_t PlaceOf(const Parameter& parameter) {
 
 }  // namespace
 
-GradBuckets::GradBuckets(absl::Span<Parameter* const> parameters,
-                         std::shared_ptr<comm::Communicator> group,
-                         const GradBucketOptions& options)
-    : group_(std::move(group)) {
-  std::vector<Parameter*> open;
-  int64_t bytes = 0;
+GradBuckets::GradBuckets(absl::Span<Parameter* const> parameters, absl::Span<const Group> groups,
+                         const GradBucketOptions& options) {
+  MF_CHECK_EQ(parameters.size(), groups.size());
+  struct Open {
+    Group group;
+    std::vector<Parameter*> parameters;
+    int64_t bytes = 0;
+  };
+  std::vector<Open> open;  // one a group, in order of first use
   for (size_t i = parameters.size(); i-- > 0;) {
     Parameter* parameter = parameters[i];
-    if (!parameter->trained || !parameter->value.requires_grad()) continue;
-    open.push_back(parameter);
-    bytes += PlaceOf(*parameter) * SizeOf(DType::kF32);
-    if (bytes < options.bucket_bytes) continue;
-    Close(open);
-    open.clear();
-    bytes = 0;
+    if (groups[i] == nullptr || !parameter->trained || !parameter->value.requires_grad()) continue;
+    auto at = std::find_if(open.begin(), open.end(),
+                           [&](const Open& candidate) { return candidate.group == groups[i]; });
+    if (at == open.end()) at = open.insert(open.end(), {groups[i], {}, 0});
+    at->parameters.push_back(parameter);
+    at->bytes += PlaceOf(*parameter) * SizeOf(DType::kF32);
+    if (at->bytes < options.bucket_bytes) continue;
+    Close(at->group, at->parameters);
+    at->parameters.clear();
+    at->bytes = 0;
   }
-  if (!open.empty()) Close(open);
+  for (const Open& rest : open) {
+    if (!rest.parameters.empty()) Close(rest.group, rest.parameters);
+  }
 }
 
 GradBuckets::~GradBuckets() {
@@ -48,10 +57,11 @@ GradBuckets::~GradBuckets() {
   for (const Variable& leaf : leaves_) leaf.set_on_grad(nullptr);
 }
 
-void GradBuckets::Close(absl::Span<Parameter* const> parameters) {
+void GradBuckets::Close(const Group& group, absl::Span<Parameter* const> parameters) {
   int64_t elements = 0;
   for (const Parameter* parameter : parameters) elements += PlaceOf(*parameter);
   Bucket bucket;
+  bucket.group = group;
   bucket.flat = Tensor::Contiguous({elements});
   bucket.num_gradients = static_cast<int64_t>(parameters.size());
   // Padding is never written, and is summed with the rest.
@@ -80,7 +90,8 @@ void GradBuckets::OnGradient(size_t index) {
   --buckets_[index].num_open;
   for (; next_ < buckets_.size() && buckets_[next_].num_open == 0 && failure_.ok(); ++next_) {
     Bucket& bucket = buckets_[next_];
-    absl::StatusOr<std::unique_ptr<comm::Work>> work = group_->AllReduce(bucket.flat, bucket.flat);
+    absl::StatusOr<std::unique_ptr<comm::Work>> work =
+        bucket.group->AllReduce(bucket.flat, bucket.flat);
     if (work.ok()) {
       bucket.work = *std::move(work);
     } else {
@@ -93,7 +104,7 @@ absl::Status GradBuckets::Finish() {
   MF_RETURN_IF_ERROR(failure_);
   MF_CHECK_EQ(next_, buckets_.size()) << " gradients are missing";
   for (Bucket& bucket : buckets_) {
-    MF_RETURN_IF_ERROR(bucket.work->HostWait(group_->deadline()));
+    MF_RETURN_IF_ERROR(bucket.work->HostWait(bucket.group->deadline()));
     bucket.work.reset();
   }
   return absl::OkStatus();

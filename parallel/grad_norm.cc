@@ -6,6 +6,9 @@
 
 #include "core/backend/backend.h"
 #include "core/base/check.h"
+#include "core/base/status_macros.h"
+#include "parallel/rank_sum.h"
+#include "parallel/sharding.h"
 
 namespace meshfold::parallel {
 namespace {
@@ -14,9 +17,7 @@ int64_t NumBlocks(const Tensor& tensor) {
   return (tensor.numel() + kSquareSumBlock - 1) / kSquareSumBlock;
 }
 
-}  // namespace
-
-double GradNorm(absl::Span<Parameter* const> parameters) {
+double SquareSum(absl::Span<Parameter* const> parameters) {
   std::vector<Tensor> grads;
   int64_t num_blocks = 0;
   for (const Parameter* parameter : parameters) {
@@ -38,6 +39,32 @@ double GradNorm(absl::Span<Parameter* const> parameters) {
   AwaitOnHost(*CurrentBackend().CopyToHost(blocks, sums.data()));
   double total = 0.0;
   for (double sum : sums) total += sum;
+  return total;
+}
+
+}  // namespace
+
+double GradNorm(absl::Span<Parameter* const> parameters) {
+  return std::sqrt(SquareSum(parameters));
+}
+
+NormParts PartsForNorm(absl::Span<Parameter* const> parameters, const RankLayout& ranks,
+                       int64_t rank) {
+  NormParts parts;
+  for (Parameter* parameter : parameters) {
+    if (!IsSharded(parameter->layout, ranks)) {
+      parts.whole.push_back(parameter);
+      continue;
+    }
+    parts.is_sharded = true;
+    if (IsFirstCopy(parameter->layout, ranks, rank)) parts.shards.push_back(parameter);
+  }
+  return parts;
+}
+
+double GradNorm(const NormParts& parts, comm::Communicator& world) {
+  double total = SquareSum(parts.whole);
+  if (parts.is_sharded) total += ValueOrThrow(SumOverRanks(world, {SquareSum(parts.shards)}))[0];
   return std::sqrt(total);
 }
 

@@ -39,17 +39,23 @@ absl::StatusOr<models::ModelConfig> Architecture(const Config& config, int64_t d
   return model;
 }
 
-absl::StatusOr<BuiltModel> BuildLayers(models::ModelConfig config, DType dtype) {
+absl::StatusOr<BuiltModel> BuildLayers(const Config& run, int64_t data_vocab,
+                                       const parallel::Meshes* meshes) {
   BuiltModel built;
-  built.config = std::move(config);
+  MF_ASSIGN_OR_RETURN(built.config, Architecture(run, data_vocab));
   MF_ASSIGN_OR_RETURN(built.family, models::FamilyRegistry().Find(built.config.family));
   MF_ASSIGN_OR_RETURN(built.layers, models::BuildDecoder(built.config));
   built.layers->VisitParameters([&](Parameter& parameter) {
     built.num_parameters += parameter.shape.numel();
     // Router weights stay f32: rounded logits flip choices.
     bool is_gate = absl::StrContains(parameter.name, ".gate.");
-    if (parameter.trained && !is_gate) parameter.dtype = dtype;
+    if (parameter.trained && !is_gate) parameter.dtype = run.model.dtype;
   });
+  if (meshes != nullptr) {
+    MF_RETURN_IF_ERROR(parallel::ApplyAxes({.layers = *built.layers,
+                                            .meshes = *meshes,
+                                            .options = {.sequence = run.parallel.sequence}}));
+  }
   return built;
 }
 
@@ -68,18 +74,18 @@ RuntimeOptions RuntimeOf(const Config& config, int ranks_on_node) {
   return options;
 }
 
-absl::StatusOr<BuiltModel> BuildModelOutline(const Config& config, int64_t data_vocab) {
-  MF_ASSIGN_OR_RETURN(models::ModelConfig architecture, Architecture(config, data_vocab));
-  MF_ASSIGN_OR_RETURN(BuiltModel built, BuildLayers(architecture, config.model.dtype));
+absl::StatusOr<BuiltModel> BuildModelOutline(const Config& config, int64_t data_vocab,
+                                             const parallel::Meshes* meshes) {
+  MF_ASSIGN_OR_RETURN(BuiltModel built, BuildLayers(config, data_vocab, meshes));
   MF_RETURN_IF_ERROR(parallel::CatchStatus([&] {  // the pool may be too small
     built.layers->VisitParameters([](Parameter& parameter) { Allocate(parameter); });
   }));
   return built;
 }
 
-absl::StatusOr<BuiltModel> BuildModel(const Config& config, int64_t data_vocab) {
-  MF_ASSIGN_OR_RETURN(models::ModelConfig architecture, Architecture(config, data_vocab));
-  MF_ASSIGN_OR_RETURN(BuiltModel built, BuildLayers(architecture, config.model.dtype));
+absl::StatusOr<BuiltModel> BuildModel(const Config& config, int64_t data_vocab,
+                                      const parallel::Meshes* meshes) {
+  MF_ASSIGN_OR_RETURN(BuiltModel built, BuildLayers(config, data_vocab, meshes));
   if (config.model.hf.empty()) {
     MF_RETURN_IF_ERROR(parallel::CatchStatus(
         [&] { Initialize(*built.layers, static_cast<uint64_t>(config.run.seed)); }));

@@ -12,6 +12,7 @@
 #include "core/nn/layer_stack.h"
 #include "models/family.h"
 #include "models/model_config.h"
+#include "parallel/axis.h"
 #include "train/config.h"
 #include "train/runtime.h"
 
@@ -28,10 +29,13 @@ struct BuiltModel {
 // Builds what `config.model` describes and initialises it from the seed, or takes architecture and
 // weights from the Hugging Face directory config.model.hf. `data_vocab`: vocabulary of the data,
 // used when config.model.vocab_size is 0; itself 0 when unknown. Runs in the current context.
-absl::StatusOr<BuiltModel> BuildModel(const Config& config, int64_t data_vocab);
+// With `meshes`: this rank's part of it, with every registered axis applied; collective.
+absl::StatusOr<BuiltModel> BuildModel(const Config& config, int64_t data_vocab,
+                                      const parallel::Meshes* meshes = nullptr);
 
 // The same without weights, for loading a checkpoint: parameters are allocated only.
-absl::StatusOr<BuiltModel> BuildModelOutline(const Config& config, int64_t data_vocab);
+absl::StatusOr<BuiltModel> BuildModelOutline(const Config& config, int64_t data_vocab,
+                                             const parallel::Meshes* meshes = nullptr);
 
 // Opens the sources of config.data; none where the caller brings batches. Errors name the source.
 absl::StatusOr<std::vector<WeightedDataset>> OpenDatasets(const Config& config);

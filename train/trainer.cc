@@ -11,13 +11,12 @@
 #include "core/base/status_macros.h"
 #include "core/data/statistics.h"
 #include "core/io/file.h"
-#include "models/block.h"
-#include "moe/moe_layer.h"
+#include "moe/balance.h"
 #include "optim/lr_schedule.h"
 #include "parallel/checkpoint.h"
 #include "parallel/checkpoint_dir.h"
-#include "parallel/grad_norm.h"
 #include "parallel/rank_sum.h"
+#include "parallel/reduction_groups.h"
 #include "parallel/train_state.h"
 #include "train/checkpoint_path.h"
 #include "train/flops.h"
@@ -107,16 +106,13 @@ double ReadScalar(const Tensor& scalar) {
 }
 
 // What this version trains with.
-absl::Status CheckOnlyDataAxis(const Config& config, const parallel::RankLayout& layout) {
+absl::Status CheckKnownAxes(const Config& config, const parallel::RankLayout& layout) {
   const auto check = [](absl::string_view key, int64_t size) {
     if (size <= 1) return absl::OkStatus();
-    return absl::UnimplementedError(absl::StrCat("parallel.", key, " is ", size,
-                                                 "; this version trains with parallel.data alone"));
+    return absl::UnimplementedError(
+        absl::StrCat("parallel.", key, " is ", size, "; this version has no such axis"));
   };
   const ParallelSection& p = config.parallel;
-  MF_RETURN_IF_ERROR(check("tensor", p.tensor));
-  MF_RETURN_IF_ERROR(check("expert", p.expert));
-  MF_RETURN_IF_ERROR(check("expert_tensor", p.expert_tensor));
   MF_RETURN_IF_ERROR(check("pipeline", p.pipeline));
   MF_RETURN_IF_ERROR(check("context", p.context));
   MF_RETURN_IF_ERROR(check("ulysses", p.ulysses));
@@ -124,11 +120,12 @@ absl::Status CheckOnlyDataAxis(const Config& config, const parallel::RankLayout&
     return absl::UnimplementedError(absl::StrCat("parallel.zero.stage is ", p.zero_stage,
                                                  "; this version keeps whole optimizer states"));
   }
-  if (config.moe.options.capacity_factor > 0 && layout.dense.size("dp") > 1) {
+  const int64_t token_ranks = layout.dense.size("dp") * layout.dense.size("tp");
+  if (config.moe.options.capacity_factor > 0 && token_ranks > 1) {
     // Which rows are kept depends on the tokens of other ranks then.
     return absl::UnimplementedError(
         absl::StrCat("moe.capacity_factor ", config.moe.options.capacity_factor, " with ",
-                     layout.dense.size("dp"), " data-parallel ranks is not in this version"));
+                     token_ranks, " ranks that share a micro-batch is not in this version"));
   }
   return absl::OkStatus();
 }
@@ -155,13 +152,13 @@ Trainer::~Trainer() = default;
 absl::Status Trainer::Build() {
   MF_ASSIGN_OR_RETURN(const parallel::RankLayout layout,
                       LayoutOf(config_, world_.communicator->size()));
-  MF_RETURN_IF_ERROR(CheckOnlyDataAxis(config_, layout));
-  MF_ASSIGN_OR_RETURN(mesh_, comm::DeviceMesh::Create(world_.communicator, layout.dense));
+  MF_RETURN_IF_ERROR(CheckKnownAxes(config_, layout));
+  MF_ASSIGN_OR_RETURN(meshes_, parallel::Meshes::Create(world_.communicator, layout));
   MF_ASSIGN_OR_RETURN(runtime_, Runtime::Create(RuntimeOf(config_, world_.ranks_on_node)));
   ScopedExecContext scope(runtime_->context());
   MF_RETURN_IF_ERROR(optim::Validate(ScheduleOf(config_)));
   MF_ASSIGN_OR_RETURN(std::vector<WeightedDataset> datasets, OpenDatasets(config_));
-  MF_ASSIGN_OR_RETURN(model_, BuildModel(config_, VocabSizeOf(datasets)));
+  MF_ASSIGN_OR_RETURN(model_, BuildModel(config_, VocabSizeOf(datasets), &*meshes_));
   if (!datasets.empty() && config_.data.sequence_length > model_.config.max_position) {
     // As Validate says where the config describes the model itself.
     return absl::InvalidArgumentError(
@@ -179,25 +176,16 @@ absl::Status Trainer::Build() {
   parameters_ = ParametersOf(*model_.layers);
   MF_ASSIGN_OR_RETURN(optimizer_, optim::Optimizer::Create(OptimizerOf(config_), parameters_));
   stage_ = std::make_unique<parallel::Stage>(*model_.layers);
-  return ApplyDataAxis();
+  return ReduceGradients();
 }
 
-absl::Status Trainer::ApplyDataAxis() {
-  if (data_group().size() == 1) return absl::OkStatus();
-  const std::shared_ptr<comm::Communicator>& group = mesh_->group("dp").communicator;
-  for (LayerStack::Entry& entry : model_.layers->entries()) {
-    auto* block = dynamic_cast<models::DecoderBlock*>(entry.module.get());
-    auto* layer = block == nullptr ? nullptr : dynamic_cast<moe::MoeLayer*>(&block->ffn());
-    if (layer == nullptr) continue;
-    // The layers that look at other ranks' counts are the same on all ranks: the config says which.
-    const moe::MoeOptions& options = layer->options();
-    if (options.aux_loss_coefficient > 0 || options.bias_update_rate > 0) {
-      layer->set_count_exchange(moe::MakeDataCountExchange(group));
-    }
-  }
+absl::Status Trainer::ReduceGradients() {
+  norm_parts_ = parallel::PartsForNorm(parameters_, meshes_->ranks, meshes_->rank());
+  MF_ASSIGN_OR_RETURN(const std::vector<parallel::GradBuckets::Group> groups,
+                      parallel::MakeReductionGroups(parameters_, *meshes_));
   return parallel::CatchStatus([&] {
     buckets_ =
-        std::make_unique<parallel::GradBuckets>(parameters_, group, parallel::GradBucketOptions());
+        std::make_unique<parallel::GradBuckets>(parameters_, groups, parallel::GradBucketOptions());
   });
 }
 
@@ -236,9 +224,9 @@ absl::StatusOr<StepMetrics> Trainer::RunStep(const GlobalBatch& batch) {
   metrics.step = step() + 1;
   metrics.lr = optim::LearningRate(ScheduleOf(config_), step());
   MF_RETURN_IF_ERROR(ForwardBackward(batch, metrics));
-  if (buckets_ != nullptr) MF_RETURN_IF_ERROR(buckets_->Finish());
+  MF_RETURN_IF_ERROR(buckets_->Finish());
   MF_RETURN_IF_ERROR(parallel::CatchStatus([&] {
-    metrics.grad_norm = parallel::GradNorm(parameters_);
+    metrics.grad_norm = parallel::GradNorm(norm_parts_, *world_.communicator);
     if (!std::isfinite(metrics.grad_norm) || !std::isfinite(metrics.loss)) {
       throw StatusError(absl::InternalError(
           absl::StrFormat("[Step] step %d: loss %g, gradient norm %g; training cannot go on",
@@ -267,7 +255,7 @@ absl::Status Trainer::ForwardBackward(const GlobalBatch& batch, StepMetrics& met
   metrics.tokens = counts.tokens;
   int64_t num_micro_batches = static_cast<int64_t>(batch.micro_batches.size());
   stage_->BeginStep(num_micro_batches);
-  if (buckets_ != nullptr) buckets_->BeginStep();
+  buckets_->BeginStep();
   contexts_.clear();
   return parallel::CatchStatus([&] {
     for (int64_t m = 0; m < num_micro_batches; ++m) {
@@ -301,12 +289,16 @@ void Trainer::SumLossesAndLoads(int64_t num_micro_batches, StepMetrics& metrics)
       }
     }
   }
+  // Tensor-parallel neighbours have the same loss; of auxiliary losses and loads each has its own
+  // tokens' part.
+  if (meshes_->dense.group("tp").rank() > 0) lm_loss = 0.0;
   // One exchange for everything; layers and their experts are the same on every rank.
   std::vector<double> values = {lm_loss, aux_loss, z_loss, dropped};
   for (const auto& [layer, load] : load_by_layer) {
     values.insert(values.end(), load.begin(), load.end());
   }
-  values = ValueOrThrow(parallel::SumOverRanks(data_group(), values));
+  values = ValueOrThrow(
+      parallel::SumOverRanks(*meshes_->dense.group("dp_tp").communicator, values));
   metrics.lm_loss = values[0];
   metrics.aux_loss = values[1];
   metrics.z_loss = values[2];
@@ -430,7 +422,7 @@ absl::Status Trainer::Run() {
   const int num_ranks = world_.communicator->size();
   if (num_ranks > 1) {
     logger_.Info(absl::StrFormat("%d ranks, %d on this machine: %s", num_ranks,
-                                 world_.ranks_on_node, mesh_->grid().ToString()));
+                                 world_.ranks_on_node, meshes_->ranks.dense.ToString()));
   }
   logger_.Info(absl::StrFormat("%d parameters, %d thread%s, GEMM rate %.1f GFLOP/s",
                                model_.num_parameters, runtime_->threads(),

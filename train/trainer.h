@@ -10,11 +10,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/device_mesh.h"
 #include "core/base/log.h"
 #include "core/data/loader.h"
 #include "optim/optimizer.h"
+#include "parallel/axis.h"
 #include "parallel/grad_bucket.h"
+#include "parallel/grad_norm.h"
 #include "parallel/stage.h"
 #include "train/config.h"
 #include "train/metrics.h"
@@ -79,7 +80,8 @@ class Trainer {
   Trainer(const Config& config, Logger& logger, const World& world)
       : config_(config), logger_(logger), world_(world) {}
   absl::Status Build();
-  absl::Status ApplyDataAxis();
+  // What the ranks of a step exchange after the layers are there.
+  absl::Status ReduceGradients();
   absl::Status Restore(const ResumeOptions& resume);
   absl::StatusOr<StepMetrics> RunStep(const GlobalBatch& batch);
   absl::Status ForwardBackward(const GlobalBatch& batch, StepMetrics& metrics);
@@ -89,20 +91,22 @@ class Trainer {
   // Over micro-batches and ranks.
   void SumLossesAndLoads(int64_t num_micro_batches, StepMetrics& metrics);
   bool IsWriter() const { return world_.communicator->rank() == 0; }
-  comm::Communicator& data_group() const { return *mesh_->group("dp").communicator; }
+  // Ranks with different tokens; tensor-parallel neighbours have the same ones.
+  comm::Communicator& data_group() const { return *meshes_->dense.group("dp").communicator; }
   // Returns once every rank is here.
   absl::Status Meet();
 
   Config config_;
   Logger& logger_;
   World world_;
-  std::optional<comm::DeviceMesh> mesh_;  // set by Build
-  std::unique_ptr<Runtime> runtime_;      // before all that holds its memory
+  std::optional<parallel::Meshes> meshes_;  // set by Build
+  std::unique_ptr<Runtime> runtime_;        // before all that holds its memory
   std::unique_ptr<Loader> loader_;        // null: the caller brings batches
   BuiltModel model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::vector<Parameter*> parameters_;
-  std::unique_ptr<parallel::GradBuckets> buckets_;  // null: gradients are whole on this rank
+  parallel::NormParts norm_parts_;
+  std::unique_ptr<parallel::GradBuckets> buckets_;  // null before Build
   std::unique_ptr<parallel::Stage> stage_;
   std::vector<std::unique_ptr<StepContext>> contexts_;  // of the step in progress
   double gemm_rate_ = 0.0;                              // FLOP/s, 0: not measured
