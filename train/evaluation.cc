@@ -1,6 +1,7 @@
 #include "train/evaluation.h"
 
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,11 @@
 #include "core/base/exec_context.h"
 #include "core/base/status_macros.h"
 #include "models/hf_names.h"
+#include "parallel/gather_whole.h"
+#include "parallel/grad_bucket.h"
+#include "parallel/rank_sum.h"
+#include "parallel/reduction_groups.h"
+#include "parallel/sharding.h"
 #include "parallel/stage.h"
 
 namespace meshfold::train {
@@ -58,21 +64,111 @@ double ReadScalar(const Tensor& scalar) {
   return value;
 }
 
-void CollectTensors(LayerStack& model, const models::Family& family, const EvalBatch& batch,
-                    const Tensor& logits, EvalResult& result) {
+// The rows of a batch that a data rank has.
+struct RankRows {
+  parallel::Interval rows;
+  int64_t each = 0;  // rows of the first ranks
+};
+
+RankRows RowsOf(const EvalBatch& batch, const parallel::Meshes* meshes) {
+  if (meshes == nullptr) return {{0, batch.batch}, batch.batch};
+  const comm::ProcessGroup& data = meshes->dense.group("dp");
+  return {parallel::PartOf(batch.batch, data.size(), data.rank()),
+          parallel::PartOf(batch.batch, data.size(), 0).count};
+}
+
+// A rank without rows gets a padding token, so that it takes part in every exchange.
+PackedBatch PackRows(const EvalBatch& batch, const std::vector<int32_t>& targets,
+                     const parallel::Interval& rows) {
+  if (rows.count == 0) return MakePackedBatch({0}, {-100}, {0, 1}, /*num_padding=*/1);
+  const auto part = [&](const std::vector<int32_t>& all) {
+    const auto begin = all.begin() + rows.begin * batch.sequence;
+    return std::vector<int32_t>(begin, begin + rows.count * batch.sequence);
+  };
+  std::vector<int32_t> cu_seqlens;
+  for (int64_t b = 0; b <= rows.count; ++b) {
+    cu_seqlens.push_back(static_cast<int32_t>(b * batch.sequence));
+  }
+  return MakePackedBatch(part(batch.input_ids), part(targets), cu_seqlens);
+}
+
+// [B, S, V] of the logits of every data rank's rows.
+Tensor WholeLogits(const Tensor& own, const EvalBatch& batch, const RankRows& rows,
+                   const parallel::Meshes* meshes) {
+  const Shape shape = {batch.batch, batch.sequence, own.cols()};
+  if (meshes == nullptr) return own.Reshape(shape);
+  comm::Communicator& data = *meshes->dense.group("dp").communicator;
+  const int64_t each = rows.each * batch.sequence, count = rows.rows.count * batch.sequence;
+  const Tensor all = Tensor::Contiguous({data.size() * each, own.cols()});
+  const Tensor part = all.Narrow(data.rank() * each, each);
+  CurrentBackend().Fill(0.0, part);
+  CurrentBackend().Copy(own.Narrow(0, count), part.Narrow(0, count));
+  Await(*ValueOrThrow(data.AllGather(part, all)));
+  // Only the last ranks have fewer rows than `each`.
+  return all.Narrow(0, batch.batch * batch.sequence).Reshape(shape);
+}
+
+// Sums gradients over the ranks that have summands of them.
+class GradReducer {
+ public:
+  GradReducer(LayerStack& model, const parallel::Meshes* meshes) {
+    if (meshes == nullptr) return;
+    const std::vector<Parameter*> parameters = ParametersOf(model);
+    buckets_.emplace(parameters, ValueOrThrow(parallel::MakeReductionGroups(parameters, *meshes)),
+                     parallel::GradBucketOptions());
+    buckets_->BeginStep();
+  }
+  void Finish() {
+    if (buckets_.has_value()) ThrowIfError(buckets_->Finish());
+  }
+
+ private:
+  std::optional<parallel::GradBuckets> buckets_;
+};
+
+// The gradients of trained parameters, whole: on every rank without meshes, on rank 0 with them.
+std::vector<std::pair<std::string, Tensor>> WholeGradients(LayerStack& model,
+                                                           const parallel::Meshes* meshes) {
+  std::vector<parallel::LocalPart> parts;
+  model.VisitParameters([&](Parameter& parameter) {
+    if (parameter.trained) parts.push_back({&parameter, parameter.value.grad().tensor()});
+  });
+  std::vector<Tensor> wholes;
+  if (meshes == nullptr) {
+    for (const parallel::LocalPart& part : parts) wholes.push_back(part.tensor);
+  } else {
+    wholes = ValueOrThrow(parallel::GatherWhole(parts, *meshes));
+  }
+  std::vector<std::pair<std::string, Tensor>> gradients;
+  for (size_t i = 0; i < wholes.size(); ++i) {
+    gradients.emplace_back(parts[i].parameter->name, wholes[i]);
+  }
+  return gradients;
+}
+
+void CollectTensors(LayerStack& model, const models::Family& family, const Tensor& logits_BSV,
+                    const parallel::Meshes* meshes, EvalResult& result) {
+  const auto gradients = WholeGradients(model, meshes);
+  if (meshes != nullptr && meshes->rank() != 0) return;
   Tensor loss = Tensor::Contiguous({1});
   CurrentBackend().Fill(result.loss, loss);
   result.tensors.push_back({"loss", loss});
-  result.tensors.push_back(
-      {"logits", logits.Reshape({batch.batch, batch.sequence, logits.cols()})});
-  model.VisitParameters([&](Parameter& parameter) {
-    if (!parameter.trained) return;
+  result.tensors.push_back({"logits", logits_BSV});
+  for (const auto& [name, gradient] : gradients) {
     for (models::HfTensor& part :
-         models::HfTensorsOf(family, parameter.name, parameter.value.grad().tensor(),
-                             models::HfExpertForm::kSplit)) {
+         models::HfTensorsOf(family, name, gradient, models::HfExpertForm::kSplit)) {
       result.tensors.push_back({absl::StrCat("grad.", part.name), part.view});
     }
-  });
+  }
+}
+
+// The batch's loss out of the ranks' parts.
+double SumOfLosses(double lm_loss, double attached, const parallel::Meshes* meshes) {
+  if (meshes == nullptr) return lm_loss + attached;
+  // Tensor-parallel neighbours have the same tokens, and tokens of their own in MoE layers.
+  const double own = meshes->dense.group("tp").rank() == 0 ? lm_loss + attached : attached;
+  comm::Communicator& all = *meshes->dense.group("dp_tp").communicator;
+  return ValueOrThrow(parallel::SumOverRanks(all, {own}))[0];
 }
 
 }  // namespace
@@ -92,30 +188,32 @@ absl::StatusOr<EvalBatch> ReadEvalBatch(const std::string& path, int64_t vocab_s
 }
 
 absl::StatusOr<EvalResult> EvaluateBatch(LayerStack& model, const models::Family& family,
-                                         const EvalBatch& batch, bool want_tensors) {
-  std::vector<int32_t> targets = ShiftLabels(batch);
+                                         const EvalBatch& batch, bool want_tensors,
+                                         const parallel::Meshes* meshes) {
+  const std::vector<int32_t> targets = ShiftLabels(batch);
+  const RankRows rows = RowsOf(batch, meshes);
   EvalResult result;
   for (int32_t target : targets) result.tokens += target >= 0 ? 1 : 0;
-  std::vector<int32_t> cu_seqlens;
-  for (int64_t b = 0; b <= batch.batch; ++b) {
-    cu_seqlens.push_back(static_cast<int32_t>(b * batch.sequence));
-  }
   StepContext::Options options;
   options.loss_scale = result.tokens > 0 ? 1.0 / static_cast<double>(result.tokens) : 0.0;
+  options.token_weight = static_cast<double>(rows.rows.count) / static_cast<double>(batch.batch);
   options.want_logits = want_tensors;
   MF_RETURN_IF_ERROR(parallel::CatchStatus([&] {
     ScopedGradMode mode(want_tensors ? GradMode::kRecord : GradMode::kNoGrad);
-    StepContext context(MakePackedBatch(batch.input_ids, targets, cu_seqlens), options);
+    StepContext context(PackRows(batch, targets, rows.rows), options);
     parallel::Stage stage(model);
     stage.BeginStep(1);
+    GradReducer reducer(model, want_tensors ? meshes : nullptr);
     ThrowIfError(stage.Forward(0, context));
-    result.loss = ReadScalar(stage.loss(0));
+    double attached_losses = 0.0;
     for (const StepContext::AttachedLoss& attached : context.attached_losses()) {
-      result.loss += ReadScalar(attached.value);
+      attached_losses += ReadScalar(attached.value);
     }
+    result.loss = SumOfLosses(ReadScalar(stage.loss(0)), attached_losses, meshes);
     if (!want_tensors) return;
     ThrowIfError(stage.Backward(0));
-    CollectTensors(model, family, batch, context.logits, result);
+    reducer.Finish();
+    CollectTensors(model, family, WholeLogits(context.logits, batch, rows, meshes), meshes, result);
   }));
   return result;
 }

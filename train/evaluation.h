@@ -11,6 +11,7 @@
 #include "core/io/safetensors.h"
 #include "core/nn/layer_stack.h"
 #include "models/family.h"
+#include "parallel/axis.h"
 
 namespace meshfold::train {
 
@@ -34,7 +35,12 @@ struct EvalResult {
 
 // Forward, and, when `want_tensors`, backward. The loss is the language-model loss plus whatever
 // auxiliary losses the model's config has switched on. Runs in the current context.
+//
+// With `meshes`: collective; `model` is this rank's part, `batch` the whole batch, whose rows are
+// cut over the data ranks (ceil(B / dp) each, the last ones fewer or none). Loss and tokens are the
+// batch's on every rank; tensors are whole, and on rank 0 alone.
 absl::StatusOr<EvalResult> EvaluateBatch(LayerStack& model, const models::Family& family,
-                                         const EvalBatch& batch, bool want_tensors);
+                                         const EvalBatch& batch, bool want_tensors,
+                                         const parallel::Meshes* meshes = nullptr);
 
 }  // namespace meshfold::train

@@ -95,6 +95,7 @@ absl::StatusOr<std::vector<int32_t>> Generate(LayerStack& model, const std::vect
       std::vector<float> logits = LastLogits(model, next, cached, cache);
       cached += static_cast<int64_t>(next.size());
       int32_t token = SampleToken(logits, options, cached);
+      if (options.agree) token = options.agree(token);
       generated.push_back(token);
       if (emit) emit(token);
       if (absl::c_linear_search(options.eos, token)) break;

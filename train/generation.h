@@ -17,6 +17,9 @@ struct GenerateOptions {
   uint64_t seed = 0;         // the draw of position p is a function of (seed, p)
   std::vector<int32_t> eos;  // stops after any of these tokens
   int64_t max_position = 0;  // the model's longest document
+  // On several ranks: makes all of them take the first one's token. Ranks compute the same logits,
+  // up to rounding where rows lie in other places of a product.
+  std::function<int32_t(int32_t)> agree;
 };
 
 // Continues `prompt` (not empty) and returns the new tokens; calls `emit` for each as it appears.

@@ -26,6 +26,10 @@ struct BuiltModel {
   int64_t num_parameters = 0;
 };
 
+// Unimplemented, naming the key and its value, where `config` asks for an axis that this version
+// does not have, or for what it cannot do on the ranks of `layout`.
+absl::Status CheckKnownAxes(const Config& config, const parallel::RankLayout& layout);
+
 // Builds what `config.model` describes and initialises it from the seed, or takes architecture and
 // weights from the Hugging Face directory config.model.hf. `data_vocab`: vocabulary of the data,
 // used when config.model.vocab_size is 0; itself 0 when unknown. Runs in the current context.

@@ -1,34 +1,18 @@
 """`mpirun -n N meshfold train`: the same numbers, files written once, and failures that end all."""
 
 import os
-import subprocess
 import unittest
 
 import numpy as np
-from meshfold_command import MESHFOLD, Run, Workplace, write_safetensors
-
-MPIRUN = [
-    *("mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"),
-    *("--mca", "btl", "self,vader", "--mca", "btl_vader_single_copy_mechanism", "none"),
-    *("--mca", "btl_base_warn_component_unused", "0"),
-]
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
+from meshfold_command import Workplace, write_safetensors
+from mpi_ranks import run_on
 
 class ManyRanksTest(unittest.TestCase):
     def setUp(self):
         self.place = Workplace()
 
     def train_on(self, ranks, *args):
-        process = subprocess.run(
-            [*MPIRUN, "-n", str(ranks), MESHFOLD, "train", "c.yaml", *args],
-            cwd=self.place.folder,
-            env={**os.environ, **AS_ROOT},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=200,
-        )
-        return Run(process)
+        return run_on(ranks, self.place, "train", "c.yaml", *args)
 
     def test_two_ranks_report_what_one_does(self):
         alone = self.place.run("train", "c.yaml", "--set=run.dir=one")

@@ -7,6 +7,7 @@
 #include "optim/optimizer.h"
 #include "parallel/train_state.h"
 #include "train/commands/commands.h"
+#include "train/commands/launched_world.h"
 #include "train/commands/loaded_model.h"
 
 namespace meshfold::train {
@@ -21,7 +22,7 @@ absl::Status ToHf(const ConvertOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--experts is '", options.expert_form, "'; split or fused"));
   }
-  MF_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel({.checkpoint = options.in_dir}));
+  MF_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel({.checkpoint = options.in_dir}, SoloWorld()));
   ScopedExecContext scope(loaded.runtime->context());
   return models::WriteHf(options.out_dir, loaded.model.config, *loaded.model.layers, write);
 }
@@ -39,7 +40,8 @@ absl::Status ToMeshfold(const ConvertOptions& options) {
   MF_ASSIGN_OR_RETURN(std::string dtype, DTypeOf(options.in_dir));
   MF_ASSIGN_OR_RETURN(
       LoadedModel loaded,
-      LoadModel({.hf = options.in_dir, .overrides = {absl::StrCat("model.dtype=", dtype)}}));
+      LoadModel({.hf = options.in_dir, .overrides = {absl::StrCat("model.dtype=", dtype)}},
+                SoloWorld()));
   ScopedExecContext scope(loaded.runtime->context());
   parallel::CheckpointState state;
   state.config_yaml = ResolvedYaml(WithModel(loaded.config, loaded.model.config));
@@ -53,6 +55,7 @@ absl::Status RunConvert(const ConvertOptions& options) {
   if (options.to != "hf" && options.to != "meshfold") {
     return absl::InvalidArgumentError(absl::StrCat("--to is '", options.to, "'; hf or meshfold"));
   }
+  MF_RETURN_IF_ERROR(RefuseSeveralRanks("convert"));
   MF_RETURN_IF_ERROR(options.to == "hf" ? ToHf(options) : ToMeshfold(options));
   std::printf("wrote %s\n", options.out_dir.c_str());
   return absl::OkStatus();
