@@ -10,12 +10,16 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/io/safetensors.h"
+#include "core/tensor/box.h"
 #include "core/tensor/tensor.h"
 #include "parallel/checkpoint_index.h"
 
@@ -44,20 +48,33 @@ class Checkpoint {
 
   const std::string& directory() const { return directory_; }
   const CheckpointState& state() const { return state_; }
-  const std::map<std::string, CheckpointTensorInfo>& tensors() const { return tensors_; }
+  const CheckpointTensors& tensors() const { return tensors_; }
 
   // Fills `dst` (host memory, the tensor's global shape, any pitch; floats convert to any float
   // dtype, integers to integers). NotFound for an unknown name, InvalidArgument with both shapes or
   // dtypes, DataLoss when a checksum does not match; `dst` is then partly written.
   absl::Status Read(const std::string& name, const Tensor& dst) const;
+  // As Read, of the elements of `box` alone, whose shape `dst` has. Looks at no piece that holds
+  // none of them; a piece's checksum is computed the first time that it is read from.
+  absl::Status ReadBox(const std::string& name, const Box& box, const Tensor& dst) const;
 
  private:
+  // Pieces whose checksum was found right, by file and key.
+  struct Verified {
+    std::mutex mutex;
+    std::set<std::pair<std::string, std::string>> pieces;
+  };
   absl::Status OpenPiece(const CheckpointTensorInfo& info, const CheckpointPiece& piece);
+  absl::StatusOr<const CheckpointTensorInfo*> Find(const std::string& name) const;
+  absl::StatusOr<absl::Span<const char>> BytesOf(const CheckpointPiece& piece) const;
+  absl::Status ReadPiece(const CheckpointPiece& piece, DType dtype, const Box& box,
+                         const Tensor& dst) const;
 
   std::string directory_;
   CheckpointState state_;
-  std::map<std::string, CheckpointTensorInfo> tensors_;
+  CheckpointTensors tensors_;
   std::map<std::string, std::shared_ptr<const SafetensorsFile>> files_;
+  std::shared_ptr<Verified> verified_ = std::make_shared<Verified>();
 };
 
 // Directory of the newest whole checkpoint under `root`: what `latest` names, or, when that is

@@ -21,6 +21,8 @@ namespace meshfold::parallel {
 // Name of the index inside a checkpoint's directory; written last, so a directory has it or is not
 // whole.
 inline constexpr char kCheckpointIndexName[] = "index.json";
+// Name of the run's resolved config in there.
+inline constexpr char kCheckpointConfigName[] = "config.yaml";
 
 // Path of a step's whole checkpoint, and of one that is being written.
 std::string StepPath(const std::string& root, int64_t step);

@@ -122,8 +122,37 @@ absl::StatusOr<CheckpointTensorInfo> ParseTensor(
     }
     info.pieces.push_back(*std::move(piece));
   }
-  MF_RETURN_IF_ERROR(CheckTiling(info));
   return info;
+}
+
+// The pieces need not be all there are.
+absl::StatusOr<CheckpointTensors> ParseTable(const Json& json) {
+  CheckpointTensors tensors;
+  std::set<std::pair<std::string, std::string>> taken;
+  for (const auto& [name, value] : json.items()) {
+    absl::StatusOr<CheckpointTensorInfo> info = ParseTensor(value, taken);
+    if (!info.ok()) return Within(absl::StrCat("tensor '", name, "'"), info.status());
+    tensors.emplace(name, *std::move(info));
+  }
+  return tensors;
+}
+
+Json TableOf(const CheckpointTensors& tensors) {
+  Json table = Json::object();
+  for (const auto& [name, info] : tensors) {
+    Json pieces = Json::array();
+    for (const CheckpointPiece& piece : info.pieces) {
+      pieces.push_back({{"file", piece.file},
+                        {"key", piece.key},
+                        {"start", piece.start},
+                        {"extent", piece.extent},
+                        {"flat", {piece.flat_begin, piece.flat_end}},
+                        {"xxh3", piece.checksum}});
+    }
+    std::vector<int64_t> shape(info.shape.dims().begin(), info.shape.dims().end());
+    table[name] = {{"dtype", DTypeName(info.dtype)}, {"shape", shape}, {"pieces", pieces}};
+  }
+  return table;
 }
 
 // An index that carries its own checksum must match it.
@@ -160,11 +189,10 @@ absl::StatusOr<CheckpointIndex> ParseJsonIndex(Json json) {
   for (const auto& [name, value] : integers->items()) {
     MF_ASSIGN_OR_RETURN(index.state.integers[name], ToInteger(value, name));
   }
-  std::set<std::pair<std::string, std::string>> taken;
-  for (const auto& [name, value] : tensors->items()) {
-    absl::StatusOr<CheckpointTensorInfo> info = ParseTensor(value, taken);
-    if (!info.ok()) return Within(absl::StrCat("tensor '", name, "'"), info.status());
-    index.tensors.emplace(name, *std::move(info));
+  MF_ASSIGN_OR_RETURN(index.tensors, ParseTable(*tensors));
+  for (const auto& [name, info] : index.tensors) {
+    absl::Status status = CheckTiling(info);
+    if (!status.ok()) return Within(absl::StrCat("tensor '", name, "'"), status);
   }
   return index;
 }
@@ -181,24 +209,27 @@ std::string ChecksumText(uint64_t value) {
   return text;
 }
 
+absl::StatusOr<std::string> FormatTensors(const CheckpointTensors& tensors) {
+  try {
+    return TableOf(tensors).dump();
+  } catch (const Json::exception& error) {
+    return Bad(absl::StrCat("[Checkpoint] cannot describe the tensors: ", error.what()));
+  }
+}
+
+absl::StatusOr<CheckpointTensors> ParseTensors(absl::string_view text, absl::string_view source) {
+  MF_ASSIGN_OR_RETURN(Json json, ParseJson(text, source));
+  if (!json.is_object()) return Bad(absl::StrCat("[Checkpoint] ", source, " is no object"));
+  absl::StatusOr<CheckpointTensors> tensors = ParseTable(json);
+  if (tensors.ok()) return tensors;
+  return Within(absl::StrCat("[Checkpoint] ", source), tensors.status());
+}
+
 absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index) {
   Json out = {{"format", kFormat}, {"version", kVersion}, {"step", index.state.step}};
   out["integers"] = index.state.integers;
   if (!index.config_checksum.empty()) out["config_xxh3"] = index.config_checksum;
-  Json& table = out["tensors"] = Json::object();
-  for (const auto& [name, info] : index.tensors) {
-    Json pieces = Json::array();
-    for (const CheckpointPiece& piece : info.pieces) {
-      pieces.push_back({{"file", piece.file},
-                        {"key", piece.key},
-                        {"start", piece.start},
-                        {"extent", piece.extent},
-                        {"flat", {piece.flat_begin, piece.flat_end}},
-                        {"xxh3", piece.checksum}});
-    }
-    std::vector<int64_t> shape(info.shape.dims().begin(), info.shape.dims().end());
-    table[name] = {{"dtype", DTypeName(info.dtype)}, {"shape", shape}, {"pieces", pieces}};
-  }
+  out["tensors"] = TableOf(index.tensors);
   try {
     out["xxh3"] = ChecksumOf(out.dump());
     return out.dump(1) + "\n";

@@ -33,12 +33,17 @@ struct CheckpointState {
 struct CheckpointIndex {
   CheckpointState state;        // config_yaml stands in a file of its own and is empty here
   std::string config_checksum;  // of config.yaml; empty: not recorded
-  std::map<std::string, CheckpointTensorInfo> tensors;
+  CheckpointTensors tensors;
 };
 
 // XXH3-64 of `bytes` as 16 hex digits, and the text of a value had in parts.
 std::string ChecksumOf(absl::string_view bytes);
 std::string ChecksumText(uint64_t value);
+
+// The "tensors" of an index alone, as one line: how ranks tell each other what they wrote. The
+// pieces need not tile their tensors. Errors as of FormatIndex and ParseIndex.
+absl::StatusOr<std::string> FormatTensors(const CheckpointTensors& tensors);
+absl::StatusOr<CheckpointTensors> ParseTensors(absl::string_view text, absl::string_view source);
 
 // The text of index.json. InvalidArgument when a name is not UTF-8.
 absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index);

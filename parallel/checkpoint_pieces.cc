@@ -15,9 +15,10 @@ namespace {
 constexpr int kMaxRank = 32;
 constexpr size_t kMaxBoxes = 16384;
 
-struct Box {
+// A box with an order.
+struct Area {
   std::vector<int64_t> start, extent;
-  bool operator<(const Box& other) const {
+  bool operator<(const Area& other) const {
     return std::tie(start, extent) < std::tie(other.start, other.extent);
   }
   int64_t end(size_t d) const { return start[d] + extent[d]; }
@@ -70,7 +71,7 @@ absl::Status CheckPiece(const CheckpointPiece& piece, const Shape& shape, int64_
 }
 
 // The parts of one box cover [0, volume) once.
-absl::Status CheckParts(const Box& box, std::vector<FlatRange>& parts, int64_t volume) {
+absl::Status CheckParts(const Area& box, std::vector<FlatRange>& parts, int64_t volume) {
   std::sort(parts.begin(), parts.end());
   parts.emplace_back(volume, volume);
   int64_t at = 0;
@@ -85,18 +86,47 @@ absl::Status CheckParts(const Box& box, std::vector<FlatRange>& parts, int64_t v
   return absl::OkStatus();
 }
 
-bool Overlap(const Box& a, const Box& b) {
+bool Overlap(const Area& a, const Area& b) {
   for (size_t d = 0; d < a.start.size(); ++d) {
     if (a.start[d] >= b.end(d) || b.start[d] >= a.end(d)) return false;
   }
   return true;
 }
 
+// `a` and `b` in common, counted from a's start.
+Box CommonBox(const Box& a, const Box& b) {
+  Box common;
+  for (size_t d = 0; d < a.start.size(); ++d) {
+    const int64_t begin = std::max(a.start[d], b.start[d]);
+    const int64_t end = std::min(a.start[d] + a.extent[d], b.start[d] + b.extent[d]);
+    common.start.push_back(begin - a.start[d]);
+    common.extent.push_back(std::max<int64_t>(0, end - begin));
+  }
+  return common;
+}
+
+// How many elements of `box` come before element `flat` of the tensor that it lies in.
+int64_t NumBefore(const Box& box, int64_t flat, const Shape& whole) {
+  int64_t low = 0, high = box.shape().numel();
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    int64_t in_whole = 0;
+    ForEachRun(box, middle, middle + 1, whole,
+               [&](int64_t at, int64_t, int64_t) { in_whole = at; });
+    if (in_whole < flat) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 }  // namespace
 
 absl::Status CheckTiling(const CheckpointTensorInfo& info) {
   MF_RETURN_IF_ERROR(CheckShape(info));
-  std::map<Box, std::vector<FlatRange>> parts;
+  std::map<Area, std::vector<FlatRange>> parts;
   for (const CheckpointPiece& piece : info.pieces) {
     int64_t volume;
     MF_RETURN_IF_ERROR(CheckPiece(piece, info.shape, volume));
@@ -128,11 +158,17 @@ absl::Status CheckTiling(const CheckpointTensorInfo& info) {
   return absl::OkStatus();
 }
 
-void ForEachRun(const CheckpointPiece& piece, const Shape& shape, RunVisitor copy) {
-  meshfold::ForEachRun({piece.start, piece.extent}, piece.flat_begin, piece.flat_end, shape,
-                       [&](int64_t global, int64_t in_box, int64_t count) {
-                         copy(global, in_box - piece.flat_begin, count);
-                       });
+void ForEachCommonRun(const CheckpointPiece& piece, const Box& box, RunVisitor copy) {
+  const Box holder{piece.start, piece.extent};
+  const Box in_holder = CommonBox(holder, box), in_box = CommonBox(box, holder);
+  // Both boxes' orders run through the common elements alike: the runs are cut where either is.
+  const int64_t begin = NumBefore(in_holder, piece.flat_begin, holder.shape());
+  const int64_t end = NumBefore(in_holder, piece.flat_end, holder.shape());
+  ForEachRun(in_holder, begin, end, holder.shape(), [&](int64_t from, int64_t at, int64_t count) {
+    ForEachRun(in_box, at, at + count, box.shape(), [&](int64_t to, int64_t here, int64_t length) {
+      copy(from + (here - at) - piece.flat_begin, to, length);
+    });
+  });
 }
 
 }  // namespace meshfold::parallel

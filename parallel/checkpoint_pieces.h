@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,14 +30,18 @@ struct CheckpointTensorInfo {
   std::vector<CheckpointPiece> pieces;
 };
 
+// By name.
+using CheckpointTensors = std::map<std::string, CheckpointTensorInfo>;
+
 // InvalidArgument unless every element of the tensor is in exactly one piece: the parts of each box
 // cover it once, distinct boxes do not overlap, and all together they cover the tensor. Also for
 // sizes that overflow, more than 32 dims and more than 16384 boxes. The time depends on the number
 // of pieces only.
 absl::Status CheckTiling(const CheckpointTensorInfo& info);
 
-// ForEachRun of core/tensor/box.h for the piece's part of its box, counted from the piece's first
-// element.
-void ForEachRun(const CheckpointPiece& piece, const Shape& shape, RunVisitor copy);
+// The runs of elements that lie in the piece and in `box` too: copy(piece_flat, box_flat, count)
+// with piece_flat counted from the piece's first element and box_flat in the box's row-major order.
+// Both ascend. The box lies inside the tensor, as the piece does.
+void ForEachCommonRun(const CheckpointPiece& piece, const Box& box, RunVisitor copy);
 
 }  // namespace meshfold::parallel

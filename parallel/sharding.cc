@@ -36,8 +36,8 @@ std::vector<int64_t> Agreeing(const std::vector<int64_t>& candidates,
 absl::Status CheckPlacement(const Placement& placement, const Shape& shape,
                             const comm::RankGrid& grid) {
   if (!grid.HasAxis(placement.axis)) {
-    return absl::InvalidArgumentError(absl::StrCat("[Layout] there is no axis '", placement.axis,
-                                                   "' in ", grid.ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("[Layout] there is no axis '", placement.axis, "' in ", grid.ToString()));
   }
   const int64_t size = grid.size(placement.axis), parts = placement.parts;
   if (parts < 1 || (size % parts != 0 && parts % size != 0)) {
@@ -81,7 +81,7 @@ absl::StatusOr<Box> LocalBox(const Shape& shape, const Layout& layout, const Ran
   return box;
 }
 
-bool IsFirstCopy(const Layout& layout, const RankLayout& ranks, int64_t rank) {
+std::vector<int64_t> CopiesOf(const Layout& layout, const RankLayout& ranks, int64_t rank) {
   const comm::RankGrid& grid = ViewOf(layout, ranks);
   std::vector<std::string> axes;
   for (const comm::MeshAxis& axis : grid.axes()) {
@@ -91,7 +91,11 @@ bool IsFirstCopy(const Layout& layout, const RankLayout& ranks, int64_t rank) {
   for (const Placement& placement : layout.placements) {
     if (placement.kind == Placement::Kind::kShard) shards.push_back(placement);
   }
-  return Agreeing(grid.GroupOf(rank, axes), shards, grid, rank).front() == rank;
+  return Agreeing(grid.GroupOf(rank, axes), shards, grid, rank);
+}
+
+bool IsFirstCopy(const Layout& layout, const RankLayout& ranks, int64_t rank) {
+  return CopiesOf(layout, ranks, rank).front() == rank;
 }
 
 bool IsSharded(const Layout& layout, const RankLayout& ranks) {

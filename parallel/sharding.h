@@ -30,6 +30,9 @@ const comm::RankGrid& ViewOf(const Layout& layout, const RankLayout& ranks);
 absl::StatusOr<Box> LocalBox(const Shape& shape, const Layout& layout, const RankLayout& ranks,
                              int64_t rank);
 
+// The ranks of rank's pipeline stage that hold the same box as it, ascending; `rank` is among them.
+// Layouts that LocalBox accepts only.
+std::vector<int64_t> CopiesOf(const Layout& layout, const RankLayout& ranks, int64_t rank);
 // Whether `rank` is the first of those that hold the same box: the copy that counts in norms and
 // checkpoints. Layouts that LocalBox accepts only.
 bool IsFirstCopy(const Layout& layout, const RankLayout& ranks, int64_t rank);

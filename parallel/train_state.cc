@@ -8,73 +8,32 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "core/backend/backend.h"
 #include "core/base/check.h"
 #include "core/base/status_macros.h"
 #include "core/nn/init.h"
 #include "core/tensor/allocator.h"
+#include "parallel/checkpoint_write.h"
+#include "parallel/save_plan.h"
+#include "parallel/sharding.h"
+#include "parallel/shared_save.h"
+#include "parallel/state_tensors.h"
 
 namespace meshfold::parallel {
 namespace {
 
-constexpr char kModelPrefix[] = "model/";
-constexpr char kOptimizerPrefix[] = "optimizer/";
 constexpr char kNumStepsName[] = "optimizer/num_steps";
 
-// Every tensor of the model and the optimizer (or of the model alone) under its name in the
-// checkpoint. All parameters have values.
-std::vector<NamedTensor> TensorsOf(Module& model, optim::Optimizer* optimizer) {
-  std::vector<NamedTensor> tensors;
-  model.VisitParameters([&](Parameter& parameter) {
-    tensors.push_back({absl::StrCat(kModelPrefix, parameter.name), parameter.value.data()});
-  });
-  if (optimizer != nullptr) {
-    optimizer->VisitState([&](const std::string& name, const Tensor& tensor) {
-      tensors.push_back({absl::StrCat(kOptimizerPrefix, name), tensor});
-    });
-  }
-  return tensors;
-}
-
-// The tensor itself when it is on the host, else a copy there.
-Tensor ToHost(const Tensor& tensor) {
-  if (tensor.device() == DeviceKind::kHost) return tensor;
-  Tensor dense = tensor;
-  if (!tensor.IsContiguous()) {
-    dense = Tensor::Contiguous(tensor.shape(), tensor.dtype());
-    CurrentBackend().Copy(tensor, dense);
-  }
-  Tensor host = Tensor::Contiguous(tensor.shape(), tensor.dtype(), SystemHostAllocator());
-  AwaitOnHost(*CurrentBackend().CopyToHost(dense, host.raw()));
-  return host;
-}
-
-absl::Status ReadTensor(const Checkpoint& checkpoint, const NamedTensor& named) {
-  const Tensor& dst = named.tensor;
-  if (dst.device() == DeviceKind::kHost) return checkpoint.Read(named.name, dst);
+// Reads the part that `parameter` holds of the tensor `name` into `dst`.
+absl::Status ReadPart(const Checkpoint& checkpoint, const std::string& name,
+                      const Parameter& parameter, const Tensor& dst) {
+  if (dst.device() == DeviceKind::kHost) return checkpoint.ReadBox(name, parameter.part, dst);
   Tensor host = Tensor::Contiguous(dst.shape(), dst.dtype(), SystemHostAllocator());
-  MF_RETURN_IF_ERROR(checkpoint.Read(named.name, host));
+  MF_RETURN_IF_ERROR(checkpoint.ReadBox(name, parameter.part, host));
   Tensor dense = dst.IsContiguous() ? dst : Tensor::Contiguous(dst.shape(), dst.dtype());
   AwaitOnHost(*CurrentBackend().CopyFromHost(host.raw(), dense));
   if (!dst.IsContiguous()) CurrentBackend().Copy(dense, dst);
   return absl::OkStatus();
-}
-
-// Shapes that the checkpoint must have, by name.
-std::map<std::string, Shape> WantedShapes(Module& model, optim::Optimizer* optimizer) {
-  std::map<std::string, Shape> wanted;
-  model.VisitParameters([&](Parameter& parameter) {
-    const Tensor& data = parameter.value.data();
-    wanted[absl::StrCat(kModelPrefix, parameter.name)] =
-        data.defined() ? data.shape() : parameter.shape;
-  });
-  if (optimizer != nullptr) {
-    optimizer->VisitState([&](const std::string& name, const Tensor& tensor) {
-      wanted[absl::StrCat(kOptimizerPrefix, name)] = tensor.shape();
-    });
-  }
-  return wanted;
 }
 
 // "; <what>: a, b and 5 more", or nothing.
@@ -87,8 +46,10 @@ std::string Listed(absl::string_view what, std::vector<std::string> items) {
                       more > 0 ? absl::StrCat(" and ", more, " more") : "");
 }
 
-absl::Status CheckFits(const Checkpoint& checkpoint, const std::map<std::string, Shape>& wanted,
+absl::Status CheckFits(const Checkpoint& checkpoint, const std::vector<StateTensor>& tensors,
                        bool with_optimizer) {
+  std::map<std::string, Shape> wanted;
+  for (const StateTensor& state : tensors) wanted[state.name] = state.parameter->shape;
   std::vector<std::string> missing, unexpected, shapes;
   for (const auto& [name, shape] : wanted) {
     auto it = checkpoint.tensors().find(name);
@@ -119,17 +80,20 @@ bool IsStart(const Checkpoint& checkpoint) {
 }
 
 // The state of an optimizer before its first update of the checkpoint's weights.
-absl::Status StartOptimizer(const Checkpoint& checkpoint, optim::Optimizer& optimizer) {
-  absl::Status status;
-  optimizer.VisitState([&](absl::string_view name, const Tensor& tensor) {
-    if (absl::ConsumePrefix(&name, "master/")) {
+absl::Status StartOptimizer(const Checkpoint& checkpoint, Module& model,
+                            optim::Optimizer& optimizer) {
+  MF_ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, StateTensorsOf(model, &optimizer));
+  for (const StateTensor& state : tensors) {
+    if (absl::StartsWith(state.name, kModelPrefix)) continue;
+    if (absl::StartsWith(state.name, absl::StrCat(kOptimizerPrefix, "master/"))) {
       // From the file and not from the parameter, which may have been rounded.
-      status.Update(ReadTensor(checkpoint, {absl::StrCat(kModelPrefix, name), tensor}));
+      MF_RETURN_IF_ERROR(ReadPart(checkpoint, absl::StrCat(kModelPrefix, state.parameter->name),
+                                  *state.parameter, state.tensor));
     } else {
-      CurrentBackend().Fill(0.0, tensor);
+      CurrentBackend().Fill(0.0, state.tensor);
     }
-  });
-  return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> NumStepsOf(const Checkpoint& checkpoint) {
@@ -144,8 +108,9 @@ absl::Status ReadAll(const Checkpoint& checkpoint, Module& model, optim::Optimiz
     model.VisitParameters([](Parameter& parameter) {
       if (!parameter.value.data().defined()) Allocate(parameter);
     });
-    for (const NamedTensor& named : TensorsOf(model, optimizer)) {
-      MF_RETURN_IF_ERROR(ReadTensor(checkpoint, named));
+    MF_ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, StateTensorsOf(model, optimizer));
+    for (const StateTensor& state : tensors) {
+      MF_RETURN_IF_ERROR(ReadPart(checkpoint, state.name, *state.parameter, state.tensor));
     }
   } catch (const StatusError& error) {  // the pool is full
     return error.status();
@@ -153,29 +118,93 @@ absl::Status ReadAll(const Checkpoint& checkpoint, Module& model, optim::Optimiz
   return absl::OkStatus();
 }
 
-}  // namespace
+// What a lone process writes: everything. InvalidArgument where it holds a part only.
+absl::Status CheckWhole(const std::vector<StateTensor>& tensors) {
+  for (const StateTensor& state : tensors) {
+    const Parameter& parameter = *state.parameter;
+    if (parameter.part.IsWhole(parameter.shape)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "[Checkpoint] '", state.name, "' is the part ", parameter.part.ToString(), " of ",
+        parameter.shape.ToString(), "; it is saved by all ranks together, or not at all"));
+  }
+  return absl::OkStatus();
+}
 
-absl::StatusOr<std::string> SaveTrainingState(const std::string& root, Module& model,
-                                              optim::Optimizer* optimizer,
-                                              const CheckpointState& state,
-                                              const SaveOptions& options) {
-  CheckpointState saved = state;
+// This rank's part must be what its layout says, for the other ranks count on that.
+absl::Status CheckPart(const StateTensor& state, const ShardingContext& sharding) {
+  const Parameter& parameter = *state.parameter;
+  MF_ASSIGN_OR_RETURN(const Box box, LocalBox(parameter.shape, parameter.layout, sharding.ranks,
+                                              sharding.world.rank()));
+  if (box == parameter.part) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("[Checkpoint] '", state.name, "' is the part ", parameter.part.ToString(),
+                   ", its layout says ", box.ToString(), " of ", parameter.shape.ToString()));
+}
+
+// Keeps what this rank writes of what it holds.
+absl::StatusOr<std::vector<StateTensor>> SelectOwn(std::vector<StateTensor> tensors,
+                                                   const ShardingContext& sharding) {
+  const int64_t rank = sharding.world.rank();
+  const int64_t stage = sharding.ranks.dense.coordinate(rank, "pp");
+  std::vector<StateTensor> counted, own;
+  std::vector<SavedTensor> planned;
+  for (StateTensor& state : tensors) {
+    if (!IsFirstStage(*state.parameter, stage)) continue;
+    MF_RETURN_IF_ERROR(CheckPart(state, sharding));
+    planned.push_back({state.parameter->shape, state.parameter->layout,
+                       state.tensor.defined() ? SizeOf(state.tensor.dtype()) : 0});
+    counted.push_back(std::move(state));
+  }
+  MF_ASSIGN_OR_RETURN(const std::vector<bool> writes, PlanSave(planned, sharding.ranks, rank));
+  for (size_t i = 0; i < counted.size(); ++i) {
+    if (writes[i]) own.push_back(std::move(counted[i]));
+  }
+  return own;
+}
+
+// Local.
+absl::StatusOr<std::vector<TensorPart>> PartsToWrite(Module& model, optim::Optimizer* optimizer,
+                                                     const CheckpointState& state,
+                                                     const ShardingContext* sharding) {
   for (const auto& [name, value] : state.integers) {
     if (absl::StartsWith(name, kOptimizerPrefix)) {
       return absl::InvalidArgumentError(
           absl::StrCat("[Checkpoint] the integer '", name, "' has a reserved name"));
     }
   }
-  if (optimizer != nullptr) saved.integers[kNumStepsName] = optimizer->num_steps();
-  std::vector<NamedTensor> tensors = TensorsOf(model, optimizer);
+  MF_ASSIGN_OR_RETURN(std::vector<StateTensor> tensors, StateTensorsOf(model, optimizer));
+  if (sharding != nullptr) {
+    MF_ASSIGN_OR_RETURN(tensors, SelectOwn(std::move(tensors), *sharding));
+  } else {
+    MF_RETURN_IF_ERROR(CheckWhole(tensors));
+  }
+  std::vector<TensorPart> parts;
   try {
-    for (NamedTensor& named : tensors) {
-      if (named.tensor.defined()) named.tensor = ToHost(named.tensor);
+    for (const StateTensor& own : tensors) {
+      parts.push_back({own.name, own.tensor.defined() ? ToHost(own.tensor) : own.tensor,
+                       own.parameter->shape, own.parameter->part});
     }
   } catch (const StatusError& error) {
     return error.status();
   }
-  return SaveCheckpoint(root, saved, tensors, options);
+  return parts;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> SaveTrainingState(const std::string& root, Module& model,
+                                              optim::Optimizer* optimizer,
+                                              const CheckpointState& state,
+                                              const SaveOptions& options,
+                                              const ShardingContext* sharding) {
+  CheckpointState saved = state;
+  if (optimizer != nullptr) saved.integers[kNumStepsName] = optimizer->num_steps();
+  absl::StatusOr<std::vector<TensorPart>> parts = PartsToWrite(model, optimizer, state, sharding);
+  if (sharding != nullptr) return SaveShared(sharding->world, root, saved, parts, options);
+  MF_RETURN_IF_ERROR(parts.status());
+  std::vector<NamedTensor> whole;
+  for (TensorPart& part : *parts) whole.push_back({std::move(part.name), std::move(part.tensor)});
+  return SaveCheckpoint(root, saved, whole, options);
 }
 
 absl::StatusOr<CheckpointState> LoadTrainingState(const std::string& directory, Module& model,
@@ -183,13 +212,14 @@ absl::StatusOr<CheckpointState> LoadTrainingState(const std::string& directory, 
   MF_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
   const bool starts = optimizer != nullptr && IsStart(checkpoint);
   optim::Optimizer* restored = starts ? nullptr : optimizer;
-  MF_RETURN_IF_ERROR(CheckFits(checkpoint, WantedShapes(model, restored), restored != nullptr));
+  MF_ASSIGN_OR_RETURN(const std::vector<StateTensor> wanted, StateTensorsOf(model, restored));
+  MF_RETURN_IF_ERROR(CheckFits(checkpoint, wanted, restored != nullptr));
   int64_t num_steps = 0;
   if (restored != nullptr) {
     MF_ASSIGN_OR_RETURN(num_steps, NumStepsOf(checkpoint));
   }
   absl::Status status = ReadAll(checkpoint, model, restored);
-  if (status.ok() && starts) status = StartOptimizer(checkpoint, *optimizer);
+  if (status.ok() && starts) status = StartOptimizer(checkpoint, model, *optimizer);
   // Also after a failure: what was read so far was written.
   model.VisitParameters([](Parameter& parameter) { parameter.value.BumpVersion(); });
   MF_RETURN_IF_ERROR(status);

@@ -15,10 +15,11 @@ constexpr int64_t kMaxElements = 4096;
 
 // Counts the elements that the pieces hold, one by one.
 void CheckEveryElement(const CheckpointTensorInfo& info) {
+  const Box whole = Box::Whole(info.shape);
   std::vector<int> count(static_cast<size_t>(info.shape.numel()), 0);
   for (const CheckpointPiece& piece : info.pieces) {
     int64_t next = 0;
-    ForEachRun(piece, info.shape, [&](int64_t global, int64_t in_piece, int64_t length) {
+    ForEachCommonRun(piece, whole, [&](int64_t in_piece, int64_t global, int64_t length) {
       if (in_piece != next || length <= 0) std::abort();
       next += length;
       for (int64_t i = 0; i < length; ++i) ++count.at(static_cast<size_t>(global + i));

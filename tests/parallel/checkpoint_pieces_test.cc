@@ -121,8 +121,9 @@ std::vector<int64_t> BruteForce(const CheckpointPiece& piece, const Shape& shape
   return globals;
 }
 
-TEST(ForEachRunTest, VisitsTheElementsOfEveryBoxInOrder) {
+TEST(ForEachCommonRunTest, VisitsTheElementsOfEveryBoxInOrder) {
   const Shape shape{3, 2, 4};
+  const Box whole = Box::Whole(shape);
   int64_t boxes = 0;
   // Every box of the tensor, each with every flat part.
   for (int64_t box = 0; box < 3 * 3 * 2 * 2 * 4 * 4; ++box) {
@@ -140,7 +141,7 @@ TEST(ForEachRunTest, VisitsTheElementsOfEveryBoxInOrder) {
       for (int64_t end = begin; end <= volume; ++end) {
         CheckpointPiece piece = Piece(start, extent, begin, end);
         std::vector<int64_t> globals;
-        ForEachRun(piece, shape, [&](int64_t global, int64_t in_piece, int64_t count) {
+        ForEachCommonRun(piece, whole, [&](int64_t in_piece, int64_t global, int64_t count) {
           ASSERT_EQ(in_piece, static_cast<int64_t>(globals.size()));
           ASSERT_GT(count, 0);
           for (int64_t i = 0; i < count; ++i) globals.push_back(global + i);
@@ -152,10 +153,10 @@ TEST(ForEachRunTest, VisitsTheElementsOfEveryBoxInOrder) {
   EXPECT_EQ(boxes, 6 * 3 * 10);
 }
 
-TEST(ForEachRunTest, JoinsWhatIsContiguous) {
+TEST(ForEachCommonRunTest, JoinsWhatIsContiguous) {
   auto runs = [](const CheckpointPiece& piece, const Shape& shape) {
     int64_t count = 0;
-    ForEachRun(piece, shape, [&](int64_t, int64_t, int64_t) { ++count; });
+    ForEachCommonRun(piece, Box::Whole(shape), [&](int64_t, int64_t, int64_t) { ++count; });
     return count;
   };
   EXPECT_EQ(runs(Piece({0, 0, 0}, {4, 5, 6}, 0, 120), {4, 5, 6}), 1);  // the whole
@@ -165,6 +166,45 @@ TEST(ForEachRunTest, JoinsWhatIsContiguous) {
   EXPECT_EQ(runs(Piece({0, 0, 1}, {4, 5, 2}, 0, 40), {4, 5, 6}), 20);
   EXPECT_EQ(runs(Piece({}, {}, 0, 1), {}), 1);
   EXPECT_EQ(runs(Piece({0}, {0}, 0, 0), {0}), 0);
+}
+
+// Every pair of boxes of a tensor, one of them in three flat parts.
+TEST(ForEachCommonRunTest, FindsTheElementsThatPieceAndBoxShare) {
+  const Shape shape{3, 2, 3};
+  std::vector<Box> boxes;
+  for (int64_t code = 0; code < 3 * 4 * 2 * 3 * 3 * 4; ++code) {
+    Box box{{code % 3, code / 12 % 2, code / 72 % 3},
+            {code / 3 % 4, code / 24 % 3, code / 216 % 4}};
+    bool inside = true;
+    for (size_t d = 0; d < 3; ++d) {
+      inside = inside && box.start[d] + box.extent[d] <= shape[static_cast<int>(d)];
+    }
+    if (inside) boxes.push_back(box);
+  }
+  for (const Box& held : boxes) {
+    const int64_t volume = held.shape().numel();
+    for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, volume / 3},
+                              {volume / 3, volume / 2},
+                              {volume / 2, volume}}) {
+      const CheckpointPiece piece = Piece(held.start, held.extent, begin, end);
+      const std::vector<int64_t> in_piece = BruteForce(piece, shape);
+      for (const Box& box : boxes) {
+        const std::vector<int64_t> in_box =
+            BruteForce(Piece(box.start, box.extent, 0, box.shape().numel()), shape);
+        std::vector<int64_t> common, found;
+        for (int64_t global : in_piece) {
+          if (std::count(in_box.begin(), in_box.end(), global) > 0) common.push_back(global);
+        }
+        ForEachCommonRun(piece, box, [&](int64_t from, int64_t to, int64_t count) {
+          for (int64_t i = 0; i < count; ++i) {
+            found.push_back(in_piece.at(static_cast<size_t>(from + i)));
+            ASSERT_EQ(in_box.at(static_cast<size_t>(to + i)), found.back());
+          }
+        });
+        ASSERT_EQ(found, common) << held.ToString() << " and " << box.ToString();
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -10,11 +10,19 @@
 #include <unistd.h>
 
 #include <map>
+#include <mutex>
 
 namespace meshfold::testing {
 namespace {
 
 SystemCallPlan g_plan;
+int g_count = 0;  // of the calls that the plan counts
+
+// Guards all of this.
+std::mutex& Mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
 std::vector<std::string>& Trace() {
   static auto* trace = new std::vector<std::string>;
   return *trace;
@@ -26,10 +34,19 @@ std::map<int, std::string>& OpenFiles() {
   return *files;
 }
 
+// The path that `fd` was opened with here; empty: not here.
+std::string PathOf(int fd) {
+  std::lock_guard<std::mutex> lock(Mutex());
+  auto file = OpenFiles().find(fd);
+  return file != OpenFiles().end() ? file->second : "";
+}
+
 // Counts a call. False when it shall fail; errno says how.
 bool Enter(const std::string& what) {
+  std::lock_guard<std::mutex> lock(Mutex());
   Trace().push_back(what);
-  const int number = static_cast<int>(Trace().size());
+  if (what.find(g_plan.only) == std::string::npos) return true;
+  const int number = ++g_count;
   if (number == g_plan.kill_at) raise(SIGKILL);
   if (number != g_plan.fail_at) return true;
   errno = g_plan.error;
@@ -39,7 +56,9 @@ bool Enter(const std::string& what) {
 }  // namespace
 
 void PlanSystemCalls(const SystemCallPlan& plan) {
+  std::lock_guard<std::mutex> lock(Mutex());
   g_plan = plan;
+  g_count = 0;
   Trace().clear();
 }
 
@@ -48,7 +67,9 @@ const std::vector<std::string>& SystemCallTrace() { return Trace(); }
 }  // namespace meshfold::testing
 
 using meshfold::testing::Enter;
+using meshfold::testing::Mutex;
 using meshfold::testing::OpenFiles;
+using meshfold::testing::PathOf;
 
 extern "C" {
 
@@ -62,23 +83,29 @@ int open(const char* path, int flags, ...) {
     if (!Enter(std::string("create ") + path)) return -1;
   }
   const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
-  if (fd >= 0) OpenFiles()[fd] = path;
+  if (fd >= 0) {
+    std::lock_guard<std::mutex> lock(Mutex());
+    OpenFiles()[fd] = path;
+  }
   return fd;
 }
 
 ssize_t write(int fd, const void* bytes, size_t count) {
-  auto file = OpenFiles().find(fd);  // gtest's output is none of ours
-  if (file != OpenFiles().end() && !Enter("write " + file->second)) return -1;
+  const std::string path = PathOf(fd);  // gtest's output is none of ours
+  if (!path.empty() && !Enter("write " + path)) return -1;
   return syscall(SYS_write, fd, bytes, count);
 }
 
 int fsync(int fd) {
-  if (!Enter("fsync " + OpenFiles()[fd])) return -1;
+  if (!Enter("fsync " + PathOf(fd))) return -1;
   return 0;  // the kernel outlives every test here, and the disk is slow
 }
 
 int close(int fd) {
-  OpenFiles().erase(fd);
+  {
+    std::lock_guard<std::mutex> lock(Mutex());
+    OpenFiles().erase(fd);
+  }
   return static_cast<int>(syscall(SYS_close, fd));
 }
 

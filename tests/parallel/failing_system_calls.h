@@ -8,12 +8,14 @@
 
 namespace meshfold::testing {
 
+// Safe with several threads that call; none may while a plan is made or the trace is read.
 // From now on: forgets the trace; before call number `kill_at` (counted from 1; 0: never) the
 // process kills itself, and call number `fail_at` fails with `error` and changes nothing.
 struct SystemCallPlan {
   int kill_at = 0;
   int fail_at = 0;
   int error = 0;
+  std::string only;  // counts calls whose text holds this alone; empty: all
 };
 void PlanSystemCalls(const SystemCallPlan& plan);
 
