@@ -11,6 +11,8 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/nn/init.h"
+#include "core/tensor/allocator.h"
+#include "core/tensor/box.h"
 #include "models/hf_config.h"
 
 namespace meshfold::models {
@@ -116,9 +118,12 @@ class ParameterLoader {
     if (dtype_ == HfDType::kOfFile) parameter.dtype = dtype;
     if (!missing_.empty() || !misshapen_.empty()) return absl::OkStatus();  // reported by Finish
     Allocate(parameter);
-    for (const HfTensor& part : Parts(parameter, parameter.value.data())) {
-      MF_RETURN_IF_ERROR(directory_.tensors.Read(part.name, part.view));
-    }
+    const Tensor& own = parameter.value.data();
+    if (parameter.part.IsWhole(parameter.shape)) return Fill(parameter, own);
+    // A file's tensor may hold a part of the part only: the whole is put together, then cut.
+    const Tensor whole = Tensor::Contiguous(parameter.shape, own.dtype(), SystemHostAllocator());
+    MF_RETURN_IF_ERROR(Fill(parameter, whole));
+    CopyFromWhole(whole, parameter.part, own);
     return absl::OkStatus();
   }
 
@@ -141,6 +146,13 @@ class ParameterLoader {
   }
 
  private:
+  // Reads all of `parameter` into `whole`, of its global shape.
+  absl::Status Fill(const Parameter& parameter, const Tensor& whole) const {
+    for (const HfTensor& part : Parts(parameter, whole)) {
+      MF_RETURN_IF_ERROR(directory_.tensors.Read(part.name, part.view));
+    }
+    return absl::OkStatus();
+  }
   std::vector<HfTensor> Parts(const Parameter& parameter, const Tensor& tensor) const {
     return HfTensorsOf(directory_.family, parameter.name, tensor, directory_.expert_form);
   }
@@ -242,6 +254,13 @@ absl::Status WriteHf(const std::string& path, const ModelConfig& config, Module&
   std::vector<Parameter*> parameters = ParametersOf(model);
   const DType model_dtype = parameters.front()->dtype;  // of the embedding
   for (const Parameter* parameter : parameters) {
+    if (!parameter->part.IsWhole(parameter->shape)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": this rank holds the part ", parameter->part.ToString(), " of '", parameter->name,
+          "' ", parameter->shape.ToString(),
+          "; a Hugging Face directory is written by one process that holds all: save a checkpoint "
+          "and use `meshfold convert --to hf`"));
+    }
     for (HfTensor& part :
          HfTensorsOf(family, parameter->name, parameter->value.data(), options.expert_form)) {
       specs.push_back(SpecInModel(part, model_dtype));

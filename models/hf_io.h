@@ -34,7 +34,8 @@ absl::StatusOr<ModelConfig> ReadHfConfig(const std::string& path);
 // one parameter is made of different ones), or what Parameter::dtype already says.
 enum class HfDType { kOfFile, kOfParameter };
 
-// Allocates every parameter of `model` (built from directory.config) and fills it. InvalidArgument
+// Allocates every parameter of `model` (built from directory.config) and fills it; of one that is a
+// part, that part, by way of the whole tensor in host memory, one at a time. InvalidArgument
 // lists tensors that are missing, have another shape, or belong to no parameter. A tied model's
 // lm_head, when a file has one, must equal the embedding.
 absl::Status LoadHfWeights(const HfDirectory& directory, Module& model, HfDType dtype);
