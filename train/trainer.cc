@@ -338,14 +338,11 @@ absl::StatusOr<std::string> Trainer::Save() {
     state.integers["loader.consumed_samples"] = loader.consumed_samples;
     state.integers["loader.fingerprint"] = static_cast<int64_t>(loader.fingerprint);
   }
-  last_checkpoint_ = parallel::StepPath(CheckpointRoot(config_), state.step);
-  if (IsWriter()) {  // every rank holds the same
-    MF_ASSIGN_OR_RETURN(
-        last_checkpoint_,
-        parallel::SaveTrainingState(CheckpointRoot(config_), *model_.layers, optimizer_.get(),
-                                    state, {.keep = config_.checkpoint.keep}));
-  }
-  MF_RETURN_IF_ERROR(Meet());
+  const parallel::ShardingContext sharding{*world_.communicator, meshes_->ranks};
+  MF_ASSIGN_OR_RETURN(
+      last_checkpoint_,
+      parallel::SaveTrainingState(CheckpointRoot(config_), *model_.layers, optimizer_.get(), state,
+                                  {.keep = config_.checkpoint.keep}, &sharding));
   return last_checkpoint_;
 }
 

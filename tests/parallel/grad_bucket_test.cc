@@ -27,14 +27,19 @@ Tensor Gradient(int rank, size_t i) {
   return testing::RandomTensor(absl::StrCat("gradient of rank ", rank), Shapes()[i]);
 }
 
-// What every rank must hold: the gradients added in order of rank.
-Tensor Sum(int size, size_t i) {
-  std::vector<float> sum = ToVector<float>(Gradient(0, i));
-  for (int rank = 1; rank < size; ++rank) {
+// What ranks [first, end) must hold: their gradients added in order of rank.
+Tensor SumOf(int first, int end, size_t i) {
+  std::vector<float> sum = ToVector<float>(Gradient(first, i));
+  for (int rank = first + 1; rank < end; ++rank) {
     const std::vector<float> more = ToVector<float>(Gradient(rank, i));
     for (size_t k = 0; k < sum.size(); ++k) sum[k] += more[k];
   }
   return TensorFromVector(sum, Shapes()[i]);
+}
+
+std::vector<GradBuckets::Group> ForAll(const std::vector<Parameter*>& parameters,
+                                       const GradBuckets::Group& group) {
+  return std::vector<GradBuckets::Group>(parameters.size(), group);
 }
 
 class GradBucketTest : public ::testing::TestWithParam<int64_t> {
@@ -58,7 +63,7 @@ TEST_P(GradBucketTest, SumsInOrderOfRankWhateverTheCutsAndTheOrderOfGradients) {
     std::vector<Parameter*> pointers;
     for (Parameter& parameter : parameters) pointers.push_back(&parameter);
     std::shared_ptr<comm::Communicator> group(&world, [](comm::Communicator*) {});
-    GradBuckets buckets(pointers, group, {.bucket_bytes = GetParam()});
+    GradBuckets buckets(pointers, ForAll(pointers, group), {.bucket_bytes = GetParam()});
     for (int step = 0; step < 2; ++step) {
       buckets.BeginStep();
       for (size_t k = 0; k < parameters.size(); ++k) {
@@ -70,7 +75,7 @@ TEST_P(GradBucketTest, SumsInOrderOfRankWhateverTheCutsAndTheOrderOfGradients) {
       const absl::Status finished = buckets.Finish();
       EXPECT_TRUE(finished.ok()) << finished;
       for (size_t i = 0; i < parameters.size(); ++i) {
-        testing::ExpectBitEqual(parameters[i].value.grad().tensor(), Sum(world.size(), i),
+        testing::ExpectBitEqual(parameters[i].value.grad().tensor(), SumOf(0, world.size(), i),
                                 parameters[i].name);
       }
     }
@@ -90,7 +95,7 @@ TEST_F(GradBucketStepTest, FrozenParametersHaveNoPlace) {
   std::vector<Parameter*> pointers;
   for (Parameter& parameter : parameters) pointers.push_back(&parameter);
   const auto ends = comm::MakeThreadWorld({.size = 1});
-  GradBuckets buckets(pointers, ends[0], {.bucket_bytes = 1 << 20});
+  GradBuckets buckets(pointers, ForAll(pointers, ends[0]), {.bucket_bytes = 1 << 20});
   EXPECT_EQ(buckets.num_buckets(), 1);
   // 3 x 70, 5 x 2 rows of 512 and 16 more, 1 and 7 x 3 elements, each up to 64 bytes.
   EXPECT_EQ(buckets.bytes(), 4 * (224 + 10 * 528 + 16 + 0 + 32));
@@ -102,7 +107,7 @@ TEST_F(GradBucketStepTest, AnAbandonedStepIsLetGo) {
     std::vector<Parameter> parameters = MakeParameters();
     std::vector<Parameter*> pointers = {&parameters[0], &parameters[3]};
     std::shared_ptr<comm::Communicator> group(&world, [](comm::Communicator*) {});
-    GradBuckets buckets(pointers, group, {.bucket_bytes = 1});
+    GradBuckets buckets(pointers, ForAll(pointers, group), {.bucket_bytes = 1});
     buckets.BeginStep();
     testing::SetGradient(parameters[3], Gradient(world.rank(), 3));
     parameters[3].value.state()->on_grad();  // its reduction is in flight
@@ -114,6 +119,37 @@ TEST_F(GradBucketStepTest, AnAbandonedStepIsLetGo) {
     }
     EXPECT_TRUE(buckets.Finish().ok());
     testing::ExpectBitEqual(parameters[0].value.grad().tensor(), Sum(2, 0), "p");
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Every other parameter over all four ranks, the rest over pairs, one over nobody.
+TEST_P(GradBucketTest, EachParameterIsSummedOverItsOwnGroup) {
+  const absl::Status status = comm::RunThreadWorld({.size = 4}, [&](comm::Communicator& world) {
+    std::vector<Parameter> parameters = MakeParameters();
+    std::vector<Parameter*> pointers;
+    for (Parameter& parameter : parameters) pointers.push_back(&parameter);
+    std::shared_ptr<comm::Communicator> all(&world, [](comm::Communicator*) {});
+    absl::StatusOr<GradBuckets::Group> pair = world.Split(world.rank() / 2, world.rank(), "pair");
+    if (!pair.ok()) return pair.status();
+    std::vector<GradBuckets::Group> groups;
+    for (size_t i = 0; i < pointers.size(); ++i) groups.push_back(i % 2 == 0 ? all : *pair);
+    groups[1] = nullptr;
+    GradBuckets buckets(pointers, groups, {.bucket_bytes = GetParam()});
+    buckets.BeginStep();
+    for (size_t i = parameters.size(); i-- > 0;) {
+      testing::SetGradient(parameters[i], Gradient(world.rank(), i));
+      if (groups[i] != nullptr) parameters[i].value.state()->on_grad();
+    }
+    const absl::Status finished = buckets.Finish();
+    EXPECT_TRUE(finished.ok()) << finished;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const int first = i % 2 == 0 ? 0 : world.rank() / 2 * 2;
+      const int end = i % 2 == 0 ? 4 : first + 2;
+      const Tensor expected = i == 1 ? Gradient(world.rank(), i) : SumOf(first, end, i);
+      testing::ExpectBitEqual(parameters[i].value.grad().tensor(), expected, parameters[i].name);
+    }
     return absl::OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status;
