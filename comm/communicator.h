@@ -23,6 +23,7 @@ struct CommunicatorInfo {
   int rank = 0;                // of this process in the group, from 0
   int size = 1;
   absl::Duration deadline = absl::Minutes(10);  // of waits that are given none
+  std::string transport = "";                   // how bytes travel, and why not faster, for logs
 };
 
 // Rules of all operations:
@@ -45,6 +46,7 @@ class Communicator {
   int size() const { return info_.size; }
   const std::string& name() const { return info_.name; }
   absl::Duration deadline() const { return info_.deadline; }
+  const std::string& transport() const { return info_.transport; }
   // Operations issued here so far; the next one carries this number in messages. Equal on all ranks
   // of a group that uses collectives only.
   int64_t sequence() const { return sequence_; }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/deadline_wait.h"
 #include "core/base/check.h"
+#include "core/base/status_macros.h"
 
 namespace meshfold::comm {
 namespace {
@@ -70,9 +71,26 @@ absl::StatusOr<std::unique_ptr<MpiEngine>> MpiEngine::Create(const Options& opti
   MPI_Comm_set_errhandler(engine->mpi_->comm, MPI_ERRORS_RETURN);
   MPI_Comm_rank(engine->mpi_->comm, &engine->rank_);
   MPI_Comm_size(engine->mpi_->comm, &engine->size_);
+  MF_RETURN_IF_ERROR(engine->FindNodes());
   engine->ListenForAbort();
   engine->thread_ = std::thread([raw = engine.get()] { raw->Run(); });
   return engine;
+}
+
+// The first rank of a node stands for it.
+absl::Status MpiEngine::FindNodes() {
+  MPI_Comm node = MPI_COMM_NULL;
+  if (int code = MPI_Comm_split_type(mpi_->comm, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node);
+      code != MPI_SUCCESS) {
+    return absl::InternalError(absl::StrCat("MPI_Comm_split_type: ", MpiErrorText(code)));
+  }
+  int first = rank_;
+  MPI_Bcast(&first, 1, MPI_INT, 0, node);
+  MPI_Comm_free(&node);
+  nodes_.resize(static_cast<size_t>(size_));
+  const int code = MPI_Allgather(&first, 1, MPI_INT, nodes_.data(), 1, MPI_INT, mpi_->comm);
+  if (code == MPI_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("MPI_Allgather: ", MpiErrorText(code)));
 }
 
 MpiEngine::~MpiEngine() {
@@ -86,7 +104,7 @@ MpiEngine::~MpiEngine() {
 }
 
 void MpiEngine::Start(std::shared_ptr<MpiOperation> operation) {
-  MF_CHECK(!operation->rounds.empty()) << " " << operation->what;
+  MF_CHECK(!operation->rounds.empty() || operation->channel != nullptr) << " " << operation->what;
   std::lock_guard<std::mutex> lock(mutex_);
   if (!aborted_.ok()) {
     operation->done = true;
@@ -130,7 +148,7 @@ void MpiEngine::Run() {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       const auto has_news = [&] { return stopping_ || tell_others_ || !started_.empty(); };
-      if (mpi_->requests.empty()) {
+      if (!HasWorkInFlight()) {
         work_.wait_for(lock, kIdleNap, has_news);
       } else if (eager_looks == 0) {
         work_.wait_for(lock, nap, has_news);
@@ -161,7 +179,20 @@ void MpiEngine::Run() {
   Close();
 }
 
+bool MpiEngine::HasWorkInFlight() const {
+  return !mpi_->requests.empty() || !busy_channels_.empty();
+}
+
 void MpiEngine::Post(const std::shared_ptr<MpiOperation>& operation) {
+  if (operation->channel != nullptr) {
+    if (operation->channel->idle()) busy_channels_.push_back(operation->channel);
+    operation->shared.what = operation->what;
+    operation->shared.done = [this, operation](absl::Status result) {
+      Finish(operation, std::move(result));
+    };
+    operation->channel->Start(std::move(operation->shared));
+    return;
+  }
   for (const MpiTransfer& transfer : operation->rounds[operation->round].transfers) {
     const bool is_send = transfer.direction == MpiTransfer::Direction::kSend;
     char* at = static_cast<char*>(transfer.data);
@@ -185,8 +216,27 @@ void MpiEngine::Post(const std::shared_ptr<MpiOperation>& operation) {
   if (operation->open_messages == 0) FinishRound(operation);
 }
 
-// Whether a message has arrived or left.
+// Whether anything has moved.
 bool MpiEngine::Poll() {
+  const bool advanced = AdvanceChannels();
+  return PollMessages() || advanced;
+}
+
+bool MpiEngine::AdvanceChannels() {
+  bool advanced = false;
+  for (const std::shared_ptr<SharedChannel>& channel : busy_channels_) {
+    advanced = channel->Advance() || advanced;
+  }
+  const auto is_idle = [](const std::shared_ptr<SharedChannel>& channel) {
+    return channel->idle();
+  };
+  busy_channels_.erase(std::remove_if(busy_channels_.begin(), busy_channels_.end(), is_idle),
+                       busy_channels_.end());
+  return advanced;
+}
+
+// Whether a message has arrived or left.
+bool MpiEngine::PollMessages() {
   Mpi& mpi = *mpi_;
   int has_abort = 0;
   MPI_Status abort_status;
@@ -277,6 +327,9 @@ void MpiEngine::Fail(const std::shared_ptr<MpiOperation>& operation, const std::
 void MpiEngine::GiveUp(const absl::Status& reason) {
   Mpi& mpi = *mpi_;
   if (std::exchange(mpi.gave_up, true)) return;
+  for (const std::shared_ptr<SharedChannel>& channel : std::exchange(busy_channels_, {})) {
+    channel->Fail(reason);
+  }
   for (size_t i = 0; i < mpi.requests.size(); ++i) {
     Finish(mpi.owners[i].operation, reason);
     if (mpi.owners[i].receives_bytes >= 0) {

@@ -1,8 +1,9 @@
 // MpiEngine: the communication thread of one rank of an MPI world.
 //
 // Every MPI call after start-up is made by this one thread: it posts the messages of the operations
-// it is given, finds out which are over, and runs what follows. It sleeps while nothing is in
-// flight. The only files that include mpi.h are this one's .cc and mpi_world.cc.
+// it is given, finds out which are over, and runs what follows; operations through shared memory it
+// advances chunk by chunk. It sleeps while nothing is in flight. The only files that include mpi.h
+// are this one's .cc and mpi_world.cc.
 #pragma once
 
 #include <condition_variable>
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/shared_channel.h"
 #include "core/tensor/tensor.h"
 
 namespace meshfold::comm {
@@ -34,14 +36,16 @@ struct MpiTransfer {
 };
 
 // An operation as rounds: the transfers of a round are posted together; when all are over, `then`
-// runs on the communication thread, and the next round begins.
+// runs on the communication thread, and the next round begins. Or one that goes through `channel`.
 struct MpiOperation {
   struct Round {
     std::vector<MpiTransfer> transfers;
     std::function<void()> then;  // may be empty
   };
-  std::string what;            // leads messages
-  std::vector<Round> rounds;   // at least one
+  std::string what;           // leads messages
+  std::vector<Round> rounds;  // at least one, unless there is a channel
+  std::shared_ptr<SharedChannel> channel;
+  SharedOperation shared;      // what `channel` is given; `done` and `what` are the engine's
   std::vector<Tensor> memory;  // that the rounds read and write: alive until all is over
 
   // For the engine.
@@ -69,6 +73,8 @@ class MpiEngine {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // A number of the node that a rank of the world runs on: ranks with the same may share memory.
+  int node_of(int world_rank) const { return nodes_[static_cast<size_t>(world_rank)]; }
 
   // Begins `operation`; does not block. After an abort it is over at once, with the reason.
   void Start(std::shared_ptr<MpiOperation> operation);
@@ -93,6 +99,8 @@ class MpiEngine {
   // Steps of Run, on the communication thread.
   void Post(const std::shared_ptr<MpiOperation>& operation);
   bool Poll();
+  bool PollMessages();
+  bool AdvanceChannels();
   void FinishRound(const std::shared_ptr<MpiOperation>& operation);
   void Finish(const std::shared_ptr<MpiOperation>& operation, absl::Status result);
   void Fail(const std::shared_ptr<MpiOperation>& operation, const std::string& reason);
@@ -100,11 +108,16 @@ class MpiEngine {
   void SendAbort(const std::string& reason);
   void ListenForAbort();
   void Close();
+  bool HasWorkInFlight() const;
+  absl::Status FindNodes();
 
   int rank_ = 0, size_ = 1;
+  std::vector<int> nodes_;  // by world rank
   Options options_;
   int next_group_id_ = 1;
-  std::unique_ptr<Mpi> mpi_;  // of the communication thread
+  // Of the communication thread.
+  std::unique_ptr<Mpi> mpi_;
+  std::vector<std::shared_ptr<SharedChannel>> busy_channels_;
 
   std::mutex mutex_;
   std::condition_variable changed_;  // an operation is over, or the world was aborted

@@ -11,6 +11,8 @@
 #include "comm/host_bytes.h"
 #include "comm/mpi_engine.h"
 #include "comm/rank_order_sum.h"
+#include "comm/share_window.h"
+#include "comm/shared_channel.h"
 #include "core/base/check.h"
 #include "core/base/status_macros.h"
 #include "core/tensor/allocator.h"
@@ -68,21 +70,40 @@ struct Piece {
   int64_t bytes = 0;
 };
 
+// What all groups of a world share.
+struct World {
+  std::shared_ptr<MpiEngine> engine;
+  MpiWorldOptions options;
+};
+
+// A group as its members know it once they have found each other.
+struct Group {
+  CommunicatorInfo info;
+  std::vector<int> ranks;  // world ranks of the members in their order here
+  int number = 0;
+};
+
+absl::StatusOr<std::shared_ptr<Communicator>> Join(const World& world, Group group);
+
 class MpiCommunicator final : public Communicator {
  public:
-  // `ranks`: world ranks of the members in their order here.
-  MpiCommunicator(CommunicatorInfo info, std::shared_ptr<MpiEngine> engine, std::vector<int> ranks,
-                  int group)
-      : Communicator(std::move(info)),
-        engine_(std::move(engine)),
-        ranks_(std::move(ranks)),
-        group_(group) {}
+  // `channel` is null where everything goes by messages.
+  MpiCommunicator(const World& world, Group group, std::shared_ptr<SharedChannel> channel)
+      : Communicator(std::move(group.info)),
+        world_(world),
+        engine_(world.engine),
+        ranks_(std::move(group.ranks)),
+        group_(group.number),
+        channel_(std::move(channel)) {}
 
   void Abort(const absl::Status& reason) override { engine_->Abort(reason); }
 
  private:
   absl::StatusOr<std::unique_ptr<Work>> DoAllReduce(std::string what, const Tensor& in,
                                                     const Tensor& out) override {
+    if (channel_ != nullptr) {
+      return StartShared(SharedKind::kAllReduce, std::move(what), in, out, in.nbytes());
+    }
     const int64_t n = in.numel(), element = SizeOf(in.dtype());
     const bool small = in.nbytes() <= kSmallSumBytes;
     // Rank r adds [begin_of(r), begin_of(r + 1)), or everything where that is small.
@@ -114,6 +135,9 @@ class MpiCommunicator final : public Communicator {
   absl::StatusOr<std::unique_ptr<Work>> DoAllGather(std::string what, const Tensor& in,
                                                     const Tensor& out) override {
     const int64_t bytes = in.nbytes();
+    if (channel_ != nullptr) {
+      return StartShared(SharedKind::kAllGather, std::move(what), in, out, bytes);
+    }
     auto operation = Begin(std::move(what), {in, out});
     MpiOperation::Round round;
     ForEachPeer([&](int peer) {
@@ -128,6 +152,9 @@ class MpiCommunicator final : public Communicator {
   absl::StatusOr<std::unique_ptr<Work>> DoReduceScatter(std::string what, const Tensor& in,
                                                         const Tensor& out) override {
     const int64_t bytes = out.nbytes();
+    if (channel_ != nullptr) {
+      return StartShared(SharedKind::kReduceScatter, std::move(what), in, out, bytes);
+    }
     const Tensor received = Scratch(bytes);
     auto operation = Begin(std::move(what), {in, out, received});
     operation->rounds.push_back(SumRound(
@@ -168,6 +195,9 @@ class MpiCommunicator final : public Communicator {
 
   absl::StatusOr<std::unique_ptr<Work>> DoBroadcast(std::string what, const Tensor& data,
                                                     int root) override {
+    if (channel_ != nullptr) {
+      return StartShared(SharedKind::kBroadcast, std::move(what), data, data, data.nbytes(), root);
+    }
     auto operation = Begin(std::move(what), {data});
     MpiOperation::Round round;
     if (rank() == root) {
@@ -180,6 +210,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   absl::StatusOr<std::unique_ptr<Work>> DoBarrier(std::string what) override {
+    if (channel_ != nullptr) return StartShared(SharedKind::kBarrier, std::move(what), {}, {}, 0);
     auto operation = Begin(std::move(what), {});
     MpiOperation::Round round;
     ForEachPeer([&](int peer) {
@@ -226,14 +257,14 @@ class MpiCommunicator final : public Communicator {
     engine_->set_next_group_id(static_cast<int>(group) + 1);
     if (color < 0) return std::shared_ptr<Communicator>();
     std::sort(members.begin(), members.end());
-    CommunicatorInfo info{std::string(name), 0, static_cast<int>(members.size()), deadline()};
-    std::vector<int> ranks;
+    Group joined{{std::string(name), 0, static_cast<int>(members.size()), deadline()},
+                 {},
+                 static_cast<int>(group)};
     for (const auto& [member_key, member] : members) {
-      if (member == rank()) info.rank = static_cast<int>(ranks.size());
-      ranks.push_back(ranks_[static_cast<size_t>(member)]);
+      if (member == rank()) joined.info.rank = static_cast<int>(joined.ranks.size());
+      joined.ranks.push_back(ranks_[static_cast<size_t>(member)]);
     }
-    return std::shared_ptr<Communicator>(std::make_shared<MpiCommunicator>(
-        std::move(info), engine_, std::move(ranks), static_cast<int>(group)));
+    return Join(world_, std::move(joined));
   }
 
   // Sends `sent(peer)` to each other rank, and adds what comes from them in order of rank.
@@ -289,6 +320,20 @@ class MpiCommunicator final : public Communicator {
     return Start(std::move(operation));
   }
 
+  absl::StatusOr<std::unique_ptr<Work>> StartShared(SharedKind kind, std::string what,
+                                                    const Tensor& in, const Tensor& out,
+                                                    int64_t bytes, int root = 0) const {
+    auto operation = Begin(std::move(what), {in, out});
+    operation->channel = channel_;
+    operation->shared = {.kind = kind, .bytes = bytes, .root = root};
+    if (in.defined()) {
+      operation->shared.dtype = in.dtype();
+      operation->shared.in = Bytes(in);
+      operation->shared.out = Bytes(out);
+    }
+    return Start(std::move(operation));
+  }
+
   absl::StatusOr<std::unique_ptr<Work>> StartMessage(std::string what, const Tensor& data,
                                                      Direction direction, int peer) {
     auto operation = Begin(std::move(what), {data});
@@ -298,17 +343,66 @@ class MpiCommunicator final : public Communicator {
     return Start(std::move(operation));
   }
 
-  absl::StatusOr<std::unique_ptr<Work>> Start(std::shared_ptr<MpiOperation> operation) {
+  absl::StatusOr<std::unique_ptr<Work>> Start(std::shared_ptr<MpiOperation> operation) const {
     engine_->Start(operation);
     std::string what = operation->what;
     return std::make_unique<MpiWork>(std::move(what), deadline(), engine_, std::move(operation));
   }
 
+  const World world_;
   const std::shared_ptr<MpiEngine> engine_;
   const std::vector<int> ranks_;
   const int group_;
+  const std::shared_ptr<SharedChannel> channel_;
   int64_t next_collective_ = 0;
 };
+
+// Slots of a window: enough that a rank which gets a core only now and then finds work for its turn
+// (measured: 8, of 256 KiB, which the second-level cache holds).
+constexpr int kNumSlots = 8;
+
+// Why `group` does not share memory, or nothing.
+std::string RefuseWindow(const World& world, const Group& group) {
+  if (group.ranks.size() == 1) return "one rank";
+  if (!world.options.shared_memory) return "shared memory is off";
+  for (int rank : group.ranks) {
+    if (world.engine->node_of(rank) != world.engine->node_of(group.ranks[0])) {
+      return "ranks are on several nodes";
+    }
+  }
+  return "";
+}
+
+// Blocks while the ranks of `group` agree on a window.
+absl::StatusOr<WindowOffer> OfferWindow(const World& world, Group group) {
+  const int64_t slot_bytes = world.options.shared_bytes_per_rank / kNumSlots / 64 * 64;
+  const SharedWindowShape shape{.num_ranks = group.info.size,
+                                .num_slots = kNumSlots,
+                                .slot_bytes = std::max<int64_t>(slot_bytes, 64 * group.info.size)};
+  group.info.name = absl::StrCat("window of ", group.info.name);
+  MpiCommunicator by_messages(world, std::move(group), nullptr);
+  absl::StatusOr<WindowOffer> offer = ShareWindow(by_messages, shape);
+  // The group's operations will say so.
+  if (absl::IsAborted(offer.status())) return WindowOffer{nullptr, "the world was aborted"};
+  return offer;
+}
+
+// This rank's end of `group`. Collective in the group.
+absl::StatusOr<std::shared_ptr<Communicator>> Join(const World& world, Group group) {
+  std::shared_ptr<SharedChannel> channel;
+  std::string refusal = RefuseWindow(world, group);
+  if (refusal.empty()) {
+    MF_ASSIGN_OR_RETURN(WindowOffer offer, OfferWindow(world, group));
+    refusal = std::move(offer.refusal);
+    if (offer.window != nullptr) {
+      channel = std::make_shared<SharedChannel>(std::move(offer.window), group.info.rank);
+    }
+  }
+  group.info.transport =
+      refusal.empty() ? "shared memory" : absl::StrCat("MPI messages (", refusal, ")");
+  return std::shared_ptr<Communicator>(
+      std::make_shared<MpiCommunicator>(world, std::move(group), std::move(channel)));
+}
 
 // Whether MPI was initialised here, and not by the program.
 absl::StatusOr<bool> InitializeMpi() {
@@ -333,11 +427,11 @@ absl::StatusOr<std::shared_ptr<Communicator>> MakeMpiWorld(const MpiWorldOptions
                                          .finalizes_mpi = owns_mpi}));
   std::vector<int> ranks(static_cast<size_t>(engine->size()));
   for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i);
-  CommunicatorInfo info{"world", engine->rank(), engine->size(), options.deadline};
-  const int group = engine->next_group_id();
-  engine->set_next_group_id(group + 1);
-  return std::shared_ptr<Communicator>(std::make_shared<MpiCommunicator>(
-      std::move(info), std::move(engine), std::move(ranks), group));
+  Group group{{"world", engine->rank(), engine->size(), options.deadline},
+              std::move(ranks),
+              engine->next_group_id()};
+  engine->set_next_group_id(group.number + 1);
+  return Join({std::move(engine), options}, std::move(group));
 }
 
 }  // namespace meshfold::comm
