@@ -99,6 +99,16 @@ void AddPlan(CLI::App& app, Runner& run) {
   command->callback([&run, options] { run = [options] { return RunPlan(*options); }; });
 }
 
+void AddVerify(CLI::App& app, Runner& run) {
+  auto options = std::make_shared<VerifyOptions>();
+  CLI::App* command = app.add_subcommand("verify", "the ranks of a config against one process");
+  command->add_option("config", options->config_path, "YAML file")->required();
+  command->add_option("--steps", options->steps, "steps to take")->capture_default_str();
+  command->add_option("--set", options->overrides, "override a config key: section.key=value")
+      ->allow_extra_args(false);
+  command->callback([&run, options] { run = [options] { return RunVerify(*options); }; });
+}
+
 void AddInspect(CLI::App& app, Runner& run) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand("inspect", "what a checkpoint, model or file holds");
@@ -143,6 +153,7 @@ int Main(int argc, char** argv) {
   AddGenerate(app, run);
   AddConvert(app, run);
   AddPlan(app, run);
+  AddVerify(app, run);
   AddConfig(app, run);
   AddInspect(app, run);
   AddDoctor(app, run);

@@ -73,6 +73,7 @@ class Trainer {
   BuiltModel& model() { return model_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   Runtime& runtime() { return *runtime_; }
+  const parallel::Meshes& meshes() const { return *meshes_; }
   Loader* loader() { return loader_.get(); }
   const std::string& last_checkpoint() const { return last_checkpoint_; }
 

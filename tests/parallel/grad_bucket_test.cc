@@ -118,7 +118,7 @@ TEST_F(GradBucketStepTest, AnAbandonedStepIsLetGo) {
       parameters[i].value.state()->on_grad();
     }
     EXPECT_TRUE(buckets.Finish().ok());
-    testing::ExpectBitEqual(parameters[0].value.grad().tensor(), Sum(2, 0), "p");
+    testing::ExpectBitEqual(parameters[0].value.grad().tensor(), SumOf(0, 2, 0), "p");
     return absl::OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status;

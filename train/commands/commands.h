@@ -65,6 +65,15 @@ struct PlanOptions {
 // Prints which rank is in which group.
 absl::Status RunPlan(const PlanOptions& options);
 
+struct VerifyOptions {
+  std::string config_path;
+  int64_t steps = 2;
+  std::vector<std::string> overrides;
+};
+// Trains a few steps on the ranks that were started and again in one process, and prints "equal" or
+// the first difference, which is an error.
+absl::Status RunVerify(const VerifyOptions& options);
+
 struct InspectOptions {
   std::string path;
 };
