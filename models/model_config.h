@@ -49,7 +49,7 @@ struct MoeConfig {
   double z_loss_coefficient = 0.0;       // mean(logsumexp(logits)^2)
   double bias_update_rate = 0.0;         // sigmoid_group_bias: step of the balancing bias
   double capacity_factor = 0.0;  // 0: no limit; else ceil(factor * tokens * k / E) rows an expert
-  std::string dispatcher = "local";  // a name in the dispatcher registry
+  std::string dispatcher = "auto";  // a name in the dispatcher registry, or "auto": by the ranks
 
   bool operator==(const MoeConfig&) const = default;
 };

@@ -30,6 +30,20 @@ int64_t Capacity(double factor, int64_t num_tokens, int64_t top_k, int64_t num_e
   return std::max<int64_t>(capacity, 1);
 }
 
+std::vector<std::vector<int64_t>> KeptRows(absl::Span<const std::vector<int64_t>> counts_RE,
+                                           int64_t capacity) {
+  std::vector<std::vector<int64_t>> kept_RE(counts_RE.begin(), counts_RE.end());
+  if (kept_RE.empty()) return kept_RE;
+  std::vector<int64_t> left_E(kept_RE[0].size(), capacity);
+  for (std::vector<int64_t>& kept_E : kept_RE) {
+    for (size_t e = 0; e < kept_E.size(); ++e) {
+      kept_E[e] = std::min(kept_E[e], left_E[e]);
+      left_E[e] -= kept_E[e];
+    }
+  }
+  return kept_RE;
+}
+
 std::vector<float> BalanceCoefficients(absl::Span<const int64_t> counts_E, int64_t num_tokens,
                                        double weight) {
   std::vector<float> coefficients_E(counts_E.size(), 0.0f);

@@ -12,6 +12,11 @@ namespace meshfold::moe {
 // ceil(factor * num_tokens * top_k / num_experts). 0 (no limit) when factor is 0.
 int64_t Capacity(double factor, int64_t num_tokens, int64_t top_k, int64_t num_experts);
 
+// [ranks][E]: how many of each rank's rows an expert keeps of the `capacity` that it may take, when
+// those of earlier ranks come first. counts_RE: rows in the order of their tokens.
+std::vector<std::vector<int64_t>> KeptRows(absl::Span<const std::vector<int64_t>> counts_RE,
+                                           int64_t capacity);
+
 // Coefficients c_E such that sum over the `num_tokens` local tokens t and experts e of
 // c_e scores_te is
 //     weight * E * sum_e f_e P_e,   f_e = counts_e / sum(counts),   P_e = mean over t of scores_te:

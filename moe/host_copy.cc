@@ -6,6 +6,15 @@
 #include "core/base/check.h"
 
 namespace meshfold::moe {
+namespace {
+
+Tensor CopyFromHost(const void* values, const Tensor& out) {
+  std::unique_ptr<Completion> copy = CurrentBackend().CopyFromHost(values, out);
+  ThrowIfError(copy->HostWait(absl::Minutes(10)));
+  return out;
+}
+
+}  // namespace
 
 std::vector<int64_t> ReadOnHost(const Tensor& values) {
   std::vector<int32_t> host(static_cast<size_t>(values.numel()));
@@ -15,10 +24,11 @@ std::vector<int64_t> ReadOnHost(const Tensor& values) {
 }
 
 Tensor Upload(const std::vector<float>& values) {
-  Tensor out = Tensor::Contiguous({static_cast<int64_t>(values.size())});
-  std::unique_ptr<Completion> copy = CurrentBackend().CopyFromHost(values.data(), out);
-  ThrowIfError(copy->HostWait(absl::Minutes(10)));
-  return out;
+  return CopyFromHost(values.data(), Tensor::Contiguous({static_cast<int64_t>(values.size())}));
+}
+
+Tensor Upload(const std::vector<int32_t>& values, const Shape& shape) {
+  return CopyFromHost(values.data(), Tensor::Contiguous(shape, DType::kI32));
 }
 
 }  // namespace meshfold::moe

@@ -7,6 +7,7 @@
 #include "core/base/status_macros.h"
 #include "moe/balance.h"
 #include "moe/host_copy.h"
+#include "parallel/sharding.h"
 
 namespace meshfold::moe {
 namespace {
@@ -20,9 +21,12 @@ std::unique_ptr<Router> MakeRouter(const std::string& name, const MoeOptions& op
   return ValueOrThrow(ValueOrThrow(RouterRegistry().Find(options.router))(name, options));
 }
 
-std::unique_ptr<Dispatcher> MakeDispatcher(const MoeOptions& options) {
-  DispatcherFactory make = ValueOrThrow(DispatcherRegistry().Find(options.dispatcher));
-  return ValueOrThrow(make({.num_experts = options.num_experts}));
+// What a loss weighs that is a mean over `num_tokens` of the batch's tokens.
+double WeightOf(int64_t num_tokens, const StepContext& context) {
+  const int64_t all = context.batch().num_tokens() - context.batch().num_padding;
+  if (num_tokens == all) return context.options().token_weight;
+  return context.options().token_weight * static_cast<double>(num_tokens) /
+         static_cast<double>(all);
 }
 
 std::unique_ptr<SwiGluMlp> MakeSharedExperts(const std::string& name, const MoeOptions& options) {
@@ -41,7 +45,8 @@ MoeLayer::MoeLayer(const std::string& name, const MoeOptions& options)
       options_(Validated(options)),
       router_(MakeRouter(name, options)),
       planner_(ValueOrThrow(PlannerRegistry().Find(options.planner))),
-      dispatcher_(MakeDispatcher(options)),
+      dispatcher_(
+          ValueOrThrow(MakeDispatcher(options.dispatcher, {.num_experts = options.num_experts}))),
       count_exchange_(MakeLocalCountExchange()),
       experts_(name, options),
       shared_experts_(MakeSharedExperts(name, options)) {}
@@ -52,16 +57,28 @@ void MoeLayer::VisitParameters(ParameterVisitor visit) {
   if (shared_experts_ != nullptr) shared_experts_->VisitParameters(visit);
 }
 
+Tensor MoeLayer::ValidOf(const Variable& x_TD, const StepContext& context) const {
+  const PackedBatch& batch = context.batch();
+  const parallel::Interval part = parallel::PartOf(batch.num_tokens(), num_parts_, part_);
+  if (x_TD.shape()[0] != part.count) {
+    ThrowInvalidArgument(absl::StrCat("[MoeLayer] ", name_, ": ", x_TD.shape()[0],
+                                      " tokens came in, part ", part_, " of ", num_parts_, " of ",
+                                      batch.num_tokens(), " are ", part.count));
+  }
+  return batch.valid.defined() ? batch.valid.Narrow(part.begin, part.count) : Tensor();
+}
+
 Variable MoeLayer::Forward(const Variable& x_TD, StepContext& context) {
-  const Tensor& valid_T = context.batch().valid;
+  const Tensor valid_T = ValidOf(x_TD, context);
   Routing routing = router_->Route(x_TD, context);
   SortedTokens sorted = SortTokens(routing.ids_TK, valid_T, options_.num_experts);
   SharedCounts counts = count_exchange_->Share(sorted.routed_E);
-  Losses losses = ComputeLosses(routing, sorted, counts, context);
-  ApplyCapacity(routing.ids_TK, context, sorted, counts);
+  Losses losses = ComputeLosses(routing, sorted, counts, valid_T, context);
+  if (context.options().training) ApplyCapacity(routing.ids_TK, valid_T, sorted, counts);
   context.AddExpertCounts({.layer = name_, .routed = sorted.routed, .kept = sorted.kept});
 
-  ExpertPlan plan = ValueOrThrow(planner_({.counts_RE = counts.group_RE}));
+  ExpertPlan plan = ValueOrThrow(
+      planner_({.counts_RE = counts.group_RE, .num_targets = dispatcher_->num_targets()}));
   Variable y_TD = RunExperts(
       x_TD, {.x_TD = x_TD, .weights_TK = routing.weights_TK, .sorted = sorted, .plan = plan},
       context);
@@ -81,11 +98,10 @@ Variable MoeLayer::RunExperts(const Variable& x_TD, const DispatchInput& input,
 }
 
 MoeLayer::Losses MoeLayer::ComputeLosses(const Routing& routing, const SortedTokens& sorted,
-                                         const SharedCounts& counts,
+                                         const SharedCounts& counts, const Tensor& valid_T,
                                          const StepContext& context) const {
   if (!context.options().training) return {};
-  const Tensor& valid_T = context.batch().valid;
-  double weight = context.options().token_weight;
+  double weight = WeightOf(sorted.num_tokens, context);
   Losses losses;
   if (options_.aux_loss_coefficient > 0) {
     std::vector<float> coefficients_E = BalanceCoefficients(counts.micro_batch_E, sorted.num_tokens,
@@ -100,19 +116,23 @@ MoeLayer::Losses MoeLayer::ComputeLosses(const Routing& routing, const SortedTok
   return losses;
 }
 
-void MoeLayer::ApplyCapacity(const Tensor& ids_TK, const StepContext& context, SortedTokens& sorted,
+void MoeLayer::ApplyCapacity(const Tensor& ids_TK, const Tensor& valid_T, SortedTokens& sorted,
                              SharedCounts& counts) const {
-  if (options_.capacity_factor == 0 || !context.options().training) return;
-  if (counts.micro_batch_E != sorted.routed_E) {
-    // Which rows are kept depends on the tokens of other ranks then.
+  if (options_.capacity_factor == 0) return;
+  if (counts.ranks_RE.empty()) {
+    // Which rows are kept depends on the tokens of other ranks.
     throw StatusError(absl::UnimplementedError(
         absl::StrCat("[MoeLayer] ", name_, ": capacity_factor ", options_.capacity_factor,
-                     " needs all tokens of a micro-batch on one rank")));
+                     " needs the counts of every rank, which its count exchange does not tell")));
   }
-  int64_t capacity =
-      Capacity(options_.capacity_factor, sorted.num_tokens, options_.top_k, options_.num_experts);
-  DropBeyondCapacity(ids_TK, context.batch().valid, capacity, sorted);
-  counts.group_RE = {sorted.kept_E};
+  int64_t num_rows = 0;  // of the micro-batch, all ranks
+  for (int64_t count : counts.micro_batch_E) num_rows += count;
+  const int64_t capacity = Capacity(options_.capacity_factor, num_rows / options_.top_k,
+                                    options_.top_k, options_.num_experts);
+  const std::vector<std::vector<int64_t>> kept_RE = KeptRows(counts.ranks_RE, capacity);
+  const auto begin = kept_RE.begin() + counts.group_begin;
+  counts.group_RE.assign(begin, begin + static_cast<int64_t>(counts.group_RE.size()));
+  LimitRows(ids_TK, valid_T, kept_RE[static_cast<size_t>(counts.rank)], sorted);
 }
 
 void MoeLayer::OnStepEnd(absl::Span<const std::unique_ptr<StepContext>> contexts) {

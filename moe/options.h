@@ -15,7 +15,7 @@ struct MoeOptions {
   int64_t expert_size = 0;               // F, hidden width of one expert
   int64_t num_shared_experts = 0;        // one shared SwiGLU of width num_shared_experts * F
   std::string router = "softmax_top_k";  // a name in RouterRegistry()
-  std::string dispatcher = "local";      // a name in DispatcherRegistry()
+  std::string dispatcher = "auto";       // a name in DispatcherRegistry(), or "auto"
   std::string planner = "static_ep";     // a name in PlannerRegistry()
   bool renormalize = true;               // chosen weights are divided by their sum; K = 1 makes
                                          // them all 1 then, and they teach the gate nothing

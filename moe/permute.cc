@@ -20,14 +20,14 @@ struct SortBuffers {
 };
 
 SortBuffers Sort(const Tensor& ids_TK, const Tensor& valid_T, int64_t num_experts,
-                 int64_t capacity) {
+                 absl::Span<const int64_t> limits_E) {
   SortBuffers buffers{.counts_2E = Tensor::Contiguous({2, num_experts}, DType::kI32),
                       .row_to_slot = Tensor::Empty({ids_TK.numel()}, DType::kI32),
                       .token_rows = Tensor::Empty(ids_TK.shape(), DType::kI32)};
   CurrentBackend().SortByExpert({.ids = ids_TK,
                                  .valid = valid_T,
                                  .num_experts = num_experts,
-                                 .capacity = capacity,
+                                 .limits = limits_E,
                                  .counts = buffers.counts_2E.Select(0),
                                  .routed = buffers.counts_2E.Select(1),
                                  .row_to_slot = buffers.row_to_slot,
@@ -52,7 +52,7 @@ void SetRows(const SortBuffers& buffers, std::vector<int64_t> kept_E, SortedToke
 int64_t SortedTokens::num_dropped() const { return Sum(routed_E) - Sum(kept_E); }
 
 SortedTokens SortTokens(const Tensor& ids_TK, const Tensor& valid_T, int64_t num_experts) {
-  SortBuffers buffers = Sort(ids_TK, valid_T, num_experts, /*capacity=*/0);
+  SortBuffers buffers = Sort(ids_TK, valid_T, num_experts, /*limits_E=*/{});
   std::vector<int64_t> counts_2E = ReadOnHost(buffers.counts_2E);
   SortedTokens sorted;
   sorted.routed_E.assign(counts_2E.begin() + num_experts, counts_2E.end());
@@ -62,13 +62,19 @@ SortedTokens SortTokens(const Tensor& ids_TK, const Tensor& valid_T, int64_t num
   return sorted;
 }
 
-void DropBeyondCapacity(const Tensor& ids_TK, const Tensor& valid_T, int64_t capacity,
-                        SortedTokens& sorted) {
+void LimitRows(const Tensor& ids_TK, const Tensor& valid_T, absl::Span<const int64_t> limits_E,
+               SortedTokens& sorted) {
   std::vector<int64_t> kept_E = sorted.routed_E;
-  for (int64_t& count : kept_E) count = std::min(count, capacity);
+  for (size_t e = 0; e < kept_E.size(); ++e) kept_E[e] = std::min(kept_E[e], limits_E[e]);
   if (kept_E == sorted.kept_E) return;
   int64_t num_experts = static_cast<int64_t>(kept_E.size());
-  SetRows(Sort(ids_TK, valid_T, num_experts, capacity), std::move(kept_E), sorted);
+  SetRows(Sort(ids_TK, valid_T, num_experts, limits_E), std::move(kept_E), sorted);
+}
+
+RowIndex SortByGroup(const Tensor& ids_NK, const RowCounts& rows) {
+  SortBuffers buffers = Sort(ids_NK, Tensor(), rows.num_groups(), /*limits_E=*/{});
+  return {.row_to_slot = buffers.row_to_slot.Narrow(0, rows.total()),
+          .token_rows = buffers.token_rows};
 }
 
 }  // namespace meshfold::moe

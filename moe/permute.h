@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "core/autograd/ops.h"
 #include "core/backend/backend.h"
 #include "core/tensor/tensor.h"
@@ -28,9 +29,14 @@ struct SortedTokens {
 // yields exactly once. StatusError when the read fails.
 SortedTokens SortTokens(const Tensor& ids_TK, const Tensor& valid_T, int64_t num_experts);
 
-// Drops each expert's rows beyond its first `capacity`, in token order. Nothing happens when all
-// fit. Reads nothing on the host: what is kept follows from the counts.
-void DropBeyondCapacity(const Tensor& ids_TK, const Tensor& valid_T, int64_t capacity,
-                        SortedTokens& sorted);
+// Leaves expert e its first limits_E[e] rows, in token order. Nothing happens when all fit. Reads
+// nothing on the host: what is kept follows from the counts.
+void LimitRows(const Tensor& ids_TK, const Tensor& valid_T, absl::Span<const int64_t> limits_E,
+               SortedTokens& sorted);
+
+// Rows for tokens whose slots say by which of rows.num_groups() groups they are wanted: ids_NK i32
+// [N, K], negative for none. rows: how many each group gets of them, known from a plan. Groups
+// ascending, tokens ascending inside a group. Local; reads nothing on the host.
+RowIndex SortByGroup(const Tensor& ids_NK, const RowCounts& rows);
 
 }  // namespace meshfold::moe

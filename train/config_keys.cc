@@ -161,7 +161,9 @@ void DeclareExperts(Schema& s, MoeSection& section) {
   s.Int("num_groups", &c.num_groups, "Groups of experts (sigmoid_group_bias).").AtLeast(1);
   s.Int("top_k_groups", &c.top_k_groups, "Groups that a token may use (sigmoid_group_bias).")
       .AtLeast(1);
-  s.String("dispatcher", &c.dispatcher, "How tokens reach experts.").Names({"local"});
+  s.String("dispatcher", &c.dispatcher,
+           "How tokens reach experts; auto: local where a rank has all of them, else all_to_all.")
+      .Names({"auto", "local", "all_to_all", "all_gather"});
   s.String("planner", &section.planner, "Which rank computes which expert.").Names({"static_ep"});
 }
 

@@ -148,10 +148,11 @@ struct SelectExpertsArgs {
 
 // Sorts (token, slot) pairs by expert, tokens ascending inside an expert.
 struct SortByExpertArgs {
-  Tensor ids;    // i32 [T, K]
+  Tensor ids;    // i32 [T, K]; a slot with a negative id gets no row
   Tensor valid;  // u8 [T] or undefined; tokens with 0 (padding) get no rows
   int64_t num_experts = 0;
-  int64_t capacity = 0;  // 0: none; else later rows of an expert are dropped
+  // Host, [E]: the rows that each expert keeps, its first ones; later ones are dropped. Empty: all.
+  absl::Span<const int64_t> limits;
   // Outputs.
   Tensor counts;       // i32 [E]: kept rows of each expert
   Tensor routed;       // i32 [E]: rows before dropping

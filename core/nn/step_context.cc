@@ -36,7 +36,8 @@ PackedBatch MakePackedBatch(const std::vector<int32_t>& tokens, const std::vecto
   if (!targets.empty()) batch.targets = TensorFromVector(targets, {num_tokens});
   batch.positions = TensorFromVector(positions, {num_tokens});
   batch.cu_seqlens = cu_seqlens;
-  if (std::find(is_padding.begin(), is_padding.end(), 1) != is_padding.end()) {
+  batch.num_padding = std::count(is_padding.begin(), is_padding.end(), 1);
+  if (batch.num_padding > 0) {
     std::vector<uint8_t> valid;
     for (uint8_t padding : is_padding) valid.push_back(padding == 0 ? 1 : 0);
     batch.valid = TensorFromVector(valid, {num_tokens});

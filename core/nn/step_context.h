@@ -21,6 +21,7 @@ struct PackedBatch {
                                     // counted on from the cached ones
   std::vector<int32_t> cu_seqlens;  // [N + 1]
   Tensor valid;                     // u8 [T], 0 for padding; undefined: no padding
+  int64_t num_padding = 0;          // how many of `valid` are 0
   int64_t num_tokens() const { return tokens.numel(); }
 };
 

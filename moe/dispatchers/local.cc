@@ -27,9 +27,9 @@ class LocalDispatch : public Dispatch {
 class LocalDispatcher : public Dispatcher {
  public:
   std::unique_ptr<Dispatch> DispatchStart(const DispatchInput& input) override {
-    if (input.plan.num_ranks() != 1) {
+    if (input.plan.num_targets() != 1) {
       ThrowInvalidArgument(absl::StrCat("[Dispatch] dispatcher 'local' cannot serve a plan for ",
-                                        input.plan.num_ranks(), " ranks"));
+                                        input.plan.num_targets(), " targets"));
     }
     const RowIndex& index = input.sorted.index;
     DispatchedRows rows{.x_RD = GatherTokenRows(input.x_TD, index),
@@ -37,10 +37,15 @@ class LocalDispatcher : public Dispatcher {
                         .weights_R = GatherRowWeights(input.weights_TK, index)};
     return std::make_unique<LocalDispatch>(std::move(rows), index);
   }
+  int64_t num_targets() const override { return 1; }
 };
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> Make(const DispatcherOptions& options) {
-  (void)options;
+  if (options.group_size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("[Dispatcher] 'local' serves one rank, the expert group has ",
+                     options.group_size(), ": take auto, all_to_all or all_gather"));
+  }
   return std::make_unique<LocalDispatcher>();
 }
 

@@ -86,11 +86,13 @@ class Run {
   Run(Dispatcher& dispatcher, const DispatchCase& c, int64_t rank)
       : c_(c),
         rank_(rank),
+        expert_tensor_(static_cast<int64_t>(c.tokens_of_rank.size()) / dispatcher.num_targets()),
         first_token_(
             std::accumulate(c.tokens_of_rank.begin(), c.tokens_of_rank.begin() + rank, int64_t{0})),
         num_tokens_(c.tokens_of_rank[static_cast<size_t>(rank)]),
         expected_(c) {
-    plan_ = *(*PlannerRegistry().Find("static_ep"))({.counts_RE = expected_.counts_RE()});
+    plan_ = *(*PlannerRegistry().Find("static_ep"))(
+        {.counts_RE = expected_.counts_RE(), .num_targets = dispatcher.num_targets()});
     x_TD_ = Variable::Leaf(Table(kD, XOf));
     weights_TK_ = Variable::Leaf(Table(c.top_k, WeightOf));
     // Both die before the dispatch is finished, as DispatchInput says.
@@ -142,14 +144,23 @@ class Run {
       valid_T = TensorFromVector(std::vector<uint8_t>(begin, begin + num_tokens_), {num_tokens_});
     }
     SortedTokens sorted = SortTokens(ids_TK, valid_T, c_.num_experts);
-    if (c_.capacity > 0) DropBeyondCapacity(ids_TK, valid_T, c_.capacity, sorted);
+    LimitRows(ids_TK, valid_T, expected_.counts_RE()[static_cast<size_t>(rank_)], sorted);
     return sorted;
+  }
+
+  int64_t target() const { return rank_ / expert_tensor_; }
+  // What this rank's summand of an expert is of the whole: the first of its target makes up for
+  // the others, which take 2, 4, ...
+  float Summand() const {
+    const int64_t place = rank_ % expert_tensor_;
+    if (place > 0) return static_cast<float>(2 * place);
+    return static_cast<float>(1 - expert_tensor_ * (expert_tensor_ - 1));
   }
 
   // Calls body(copy) for the rows that this rank computes, in order.
   template <typename F>
   void ForEachRow(F&& body) const {
-    for (int64_t expert : plan_.groups[static_cast<size_t>(rank_)]) {
+    for (int64_t expert : plan_.groups[static_cast<size_t>(target())]) {
       for (const Expected::Copy& copy : expected_.CopiesOf(expert)) body(copy);
     }
   }
@@ -160,7 +171,7 @@ class Run {
       for (int64_t d = 0; d < kD; ++d) x.push_back(XOf(copy.token, d));
       weights.push_back(WeightOf(copy.token, copy.slot));
     });
-    EXPECT_EQ(rows.rows.offsets, GroupRows(plan_, rank_).offsets);
+    EXPECT_EQ(rows.rows.offsets, GroupRows(plan_, target()).offsets);
     EXPECT_EQ(ToVector<float>(rows.x_RD.data()), x);
     EXPECT_EQ(ToVector<float>(rows.weights_R.data()), weights);
   }
@@ -168,7 +179,7 @@ class Run {
   Variable Factors() const {
     std::vector<float> factors;
     ForEachRow([&](const Expected::Copy& copy) {
-      factors.insert(factors.end(), kD, static_cast<float>(copy.expert + 1));
+      factors.insert(factors.end(), kD, Summand() * static_cast<float>(copy.expert + 1));
     });
     int64_t num_rows = static_cast<int64_t>(factors.size()) / kD;
     return Variable(TensorFromVector(factors, {num_rows, kD}));
@@ -177,13 +188,13 @@ class Run {
   Tensor Dweights() const {
     std::vector<float> dweights;
     ForEachRow([&](const Expected::Copy& copy) {
-      dweights.push_back(DweightOf(copy.token, copy.expert));
+      dweights.push_back(Summand() * DweightOf(copy.token, copy.expert));
     });
     return TensorFromVector(dweights, {static_cast<int64_t>(dweights.size())});
   }
 
   const DispatchCase& c_;
-  int64_t rank_, first_token_, num_tokens_;
+  int64_t rank_, expert_tensor_, first_token_, num_tokens_;
   Expected expected_;
   ExpertPlan plan_;
   Variable x_TD_, weights_TK_;
@@ -237,9 +248,12 @@ std::vector<DispatchCase> DispatchCases(int64_t num_ranks) {
   cases.back().valid = {1, 0, 1, 1, 0, 0, 1, 1, 0, 0};
   cases.push_back(make("only_padding", 3, 4, 2, 4, false));
   cases.back().valid = {0, 0, 0};
-  if (num_ranks == 1) {
-    cases.push_back(make("drops", 12, 4, 2, 4, true));
-    cases.back().capacity = 4;
+  cases.push_back(make("drops", 12, 4, 2, 4, true));
+  cases.back().capacity = 4;
+  for (bool first : {true, false}) {
+    cases.push_back(make(first ? "first_rank_alone" : "last_rank_alone", 7, 4, 2, 4, false));
+    cases.back().tokens_of_rank.assign(static_cast<size_t>(num_ranks), 0);
+    cases.back().tokens_of_rank[first ? 0 : static_cast<size_t>(num_ranks) - 1] = 7;
   }
   return cases;
 }

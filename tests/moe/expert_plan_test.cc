@@ -31,7 +31,7 @@ TEST(OwnedExpertsTest, CeilingSplitWithShortAndEmptyLastBlocks) {
 }
 
 // 2 ranks, 3 experts.
-PlanInput Input() { return {.counts_RE = {{4, 0, 1}, {2, 3, 0}}}; }
+PlanInput Input() { return {.counts_RE = {{4, 0, 1}, {2, 3, 0}}, .num_targets = 2}; }
 
 // Half of rank 0's rows for expert 0 move to rank 1, which gets a copy of that expert.
 ExpertPlan PlanWithCopy() {
@@ -49,7 +49,7 @@ TEST(ValidatePlanTest, FindsRowsThatGoNowhereOrTwice) {
   ExpertPlan plan = PlanWithCopy();
   plan.shares.pop_back();
   EXPECT_THAT(std::string(ValidatePlan(Input(), plan).message()),
-              HasSubstr("of the rows of expert 1 on rank 1, 3 are left over"));
+              HasSubstr("of the rows of expert 1 on source 1, 3 are left over"));
   plan = PlanWithCopy();
   plan.shares.push_back({0, 0, 0, 1});
   EXPECT_FALSE(ValidatePlan(Input(), plan).ok());
@@ -59,18 +59,18 @@ TEST(ValidatePlanTest, FindsRowsAtARankWithoutTheExpert) {
   ExpertPlan plan = PlanWithCopy();
   plan.shares[2].target = 0;
   EXPECT_THAT(std::string(ValidatePlan(Input(), plan).message()),
-              HasSubstr("rows of expert 2 go to rank 0, which does not compute it"));
+              HasSubstr("rows of expert 2 go to target 0, which does not compute it"));
 }
 
 TEST(ValidatePlanTest, FindsMissingAndNeedlessCopies) {
   ExpertPlan plan = PlanWithCopy();
   plan.copies.clear();
   EXPECT_THAT(std::string(ValidatePlan(Input(), plan).message()),
-              HasSubstr("rank 1 computes expert 0 without its weights"));
+              HasSubstr("target 1 computes expert 0 without its weights"));
   plan = PlanWithCopy();
   plan.copies.push_back({.expert = 2, .from = 1, .to = 0});
   EXPECT_THAT(std::string(ValidatePlan(Input(), plan).message()),
-              HasSubstr("expert 2 travels to rank 0 without need"));
+              HasSubstr("expert 2 travels to target 0 without need"));
 }
 
 TEST(ValidatePlanTest, FindsExpertsThatHomeDoesNotCompute) {
@@ -82,6 +82,10 @@ TEST(ValidatePlanTest, FindsExpertsThatHomeDoesNotCompute) {
 
 TEST(ValidatePlanTest, FindsPlansForOtherSizes) {
   EXPECT_FALSE(ValidatePlan({.counts_RE = {{4, 0, 1}}}, PlanWithCopy()).ok());
+  ExpertPlan plan = PlanWithCopy();
+  plan.shares[0].source = 2;
+  EXPECT_THAT(std::string(ValidatePlan(Input(), plan).message()),
+              HasSubstr("rows of expert 0 come from source 2"));
 }
 
 TEST(GroupRowsTest, SumsSourcesInGroupOrder) {
@@ -108,16 +112,23 @@ TEST_P(PlannerConformanceTest, PlansAreValid) {
       {{1, 1}, {1, 1}, {1, 1}, {1, 1}},                     // more ranks than experts
   };
   for (size_t i = 0; i < cases.size(); ++i) {
-    PlanInput input{.counts_RE = cases[i]};
-    absl::Status status = ValidatePlan(input, Plan(input));
-    EXPECT_TRUE(status.ok()) << "case " << i << ": " << status;
+    const int64_t num_sources = static_cast<int64_t>(cases[i].size());
+    // Fewer targets than sources: expert tensor parallelism.
+    for (int64_t num_targets = 1; num_targets <= num_sources; ++num_targets) {
+      if (num_sources % num_targets != 0) continue;
+      PlanInput input{.counts_RE = cases[i], .num_targets = num_targets};
+      absl::Status status = ValidatePlan(input, Plan(input));
+      EXPECT_TRUE(status.ok()) << "case " << i << ", " << num_targets << " targets: " << status;
+    }
   }
 }
 
 TEST_P(PlannerConformanceTest, RefusesInputsThatAreNoCounts) {
   Planner planner = *PlannerRegistry().Find(GetParam());
   EXPECT_EQ(planner({}).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(planner({.counts_RE = {{1, 2}, {1}}}).status().code(),
+  EXPECT_EQ(planner({.counts_RE = {{1, 2}, {1}}, .num_targets = 2}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(planner({.counts_RE = {{1, 2}, {1, 2}, {1, 2}}, .num_targets = 2}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -126,7 +137,8 @@ INSTANTIATE_TEST_SUITE_P(Registered, PlannerConformanceTest,
                          [](const auto& test) { return test.param; });
 
 TEST(StaticEpTest, RowsGoToTheOwnersAndWeightsStay) {
-  ExpertPlan plan = *(*PlannerRegistry().Find("static_ep"))({.counts_RE = {{1, 2, 3}, {0, 5, 0}}});
+  ExpertPlan plan = *(*PlannerRegistry().Find("static_ep"))(
+      {.counts_RE = {{1, 2, 3}, {0, 5, 0}}, .num_targets = 2});
   EXPECT_THAT(plan.home, ElementsAre(0, 0, 1));
   EXPECT_THAT(plan.groups, ElementsAre(ElementsAre(0, 1), ElementsAre(2)));
   EXPECT_THAT(plan.copies, IsEmpty());

@@ -66,6 +66,7 @@ inline std::unique_ptr<StepContext> MakeContext(const reference::MoeProblem& pro
                                   {problem.num_tokens});
   if (!problem.valid_T.empty()) {
     batch.valid = TensorFromVector(problem.valid_T, {problem.num_tokens});
+    batch.num_padding = problem.num_tokens - problem.num_valid();
   }
   return std::make_unique<StepContext>(
       batch, StepContext::Options{.token_weight = problem.token_weight, .training = training});

@@ -37,9 +37,9 @@ TEST_F(PermuteTest, PaddingHasNoRowsAndIsNotCounted) {
   EXPECT_THAT(Values(sorted.index.token_rows), ElementsAre(0, 2, -1, -1, 1, 3, -1, -1));
 }
 
-TEST_F(PermuteTest, DropsLaterRowsBeyondCapacity) {
+TEST_F(PermuteTest, DropsLaterRowsBeyondTheLimit) {
   SortedTokens sorted = SortTokens(Ids(), Tensor(), 4);
-  DropBeyondCapacity(Ids(), Tensor(), 3, sorted);
+  LimitRows(Ids(), Tensor(), {3, 3, 3, 3}, sorted);
   EXPECT_THAT(sorted.routed_E, ElementsAre(2, 2, 4, 0));
   EXPECT_THAT(sorted.kept_E, ElementsAre(2, 2, 3, 0));
   EXPECT_THAT(Values(sorted.kept), ElementsAre(2, 2, 3, 0));
@@ -49,10 +49,24 @@ TEST_F(PermuteTest, DropsLaterRowsBeyondCapacity) {
   EXPECT_THAT(Values(sorted.index.token_rows), ElementsAre(0, 4, 2, 5, 1, 6, 3, -1));
 }
 
-TEST_F(PermuteTest, CapacityThatFitsChangesNothing) {
+TEST_F(PermuteTest, EachExpertHasItsOwnLimit) {
+  SortedTokens sorted = SortTokens(Ids(), Tensor(), 4);
+  LimitRows(Ids(), Tensor(), {0, 5, 1, 9}, sorted);
+  EXPECT_THAT(sorted.kept_E, ElementsAre(0, 2, 1, 0));
+  EXPECT_THAT(Values(sorted.index.row_to_slot), ElementsAre(2, 7, 0));
+}
+
+TEST_F(PermuteTest, SortsReceivedTokensByGroup) {
+  RowIndex index = SortByGroup(TensorFromVector<int32_t>({-1, 1, 0, 1, -1, -1}, {3, 2}),
+                               {.offsets = {0, 1, 3, 3}});
+  EXPECT_THAT(Values(index.row_to_slot), ElementsAre(2, 1, 3));
+  EXPECT_THAT(Values(index.token_rows), ElementsAre(1, -1, 0, 2, -1, -1));
+}
+
+TEST_F(PermuteTest, LimitsThatFitChangeNothing) {
   SortedTokens sorted = SortTokens(Ids(), Tensor(), 4);
   const void* table = sorted.index.token_rows.raw();
-  DropBeyondCapacity(Ids(), Tensor(), 4, sorted);
+  LimitRows(Ids(), Tensor(), {4, 2, 4, 0}, sorted);
   EXPECT_EQ(sorted.index.token_rows.raw(), table) << "sorted again for nothing";
   EXPECT_EQ(sorted.num_dropped(), 0);
 }
@@ -78,7 +92,7 @@ TEST_F(PermuteTest, YieldsExactlyOnce) {
   ScopedExecContext scope(context);
   SortedTokens sorted = SortTokens(Ids(), Tensor(), 4);
   EXPECT_EQ(yielder.count, 1);
-  DropBeyondCapacity(Ids(), Tensor(), 1, sorted);
+  LimitRows(Ids(), Tensor(), {1, 1, 1, 1}, sorted);
   EXPECT_EQ(yielder.count, 1);
 }
 

@@ -194,7 +194,7 @@ TEST(RoutingReferenceTest, SoftmaxGolden) {
   EXPECT_NEAR(w[0], .436773593, 1e-9);
   EXPECT_NEAR(w[2], .4297232888, 1e-10);
   // Balance loss E sum (n_e / T) P_e: 3.084 as Hugging Face, a third of it as Megatron.
-  const SortedRows sorted = SortByExpert(ids, 3, 8, 0, {});
+  const SortedRows sorted = SortByExpert(ids, 3, 8, {}, {});
   Vec coefficients;
   for (int32_t n : sorted.routed) coefficients.push_back(8 * (n / 5.0) / 5.0);
   EXPECT_NEAR(WeightedSum(p, coefficients, std::vector<int>(5, 1)), 3.084459348891, kDigits);
@@ -202,7 +202,7 @@ TEST(RoutingReferenceTest, SoftmaxGolden) {
 
 TEST(RoutingReferenceTest, SortsAndDrops) {
   // Five tokens all prefer expert 0 of 4, capacity 4: one is dropped.
-  const SortedRows sorted = SortByExpert({0, 0, 0, 0, 0}, 1, 4, 4, {});
+  const SortedRows sorted = SortByExpert({0, 0, 0, 0, 0}, 1, 4, {4, 4, 4, 4}, {});
   EXPECT_THAT(sorted.counts, ElementsAre(4, 0, 0, 0));
   EXPECT_THAT(sorted.routed, ElementsAre(5, 0, 0, 0));
   EXPECT_THAT(sorted.row_to_slot, ElementsAre(0, 1, 2, 3, -1));

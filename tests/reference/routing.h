@@ -55,9 +55,9 @@ struct SortedRows {
   Ids counts, routed, row_to_slot, token_rows;
 };
 
-// `valid` may be empty: all tokens. `capacity` 0: none.
-inline SortedRows SortByExpert(const Ids& ids, int64_t top_k, int64_t num_experts, int64_t capacity,
-                               const std::vector<int>& valid) {
+// `valid` may be empty: all tokens. `limits`: rows each expert keeps; empty: all.
+inline SortedRows SortByExpert(const Ids& ids, int64_t top_k, int64_t num_experts,
+                               const std::vector<int64_t>& limits, const std::vector<int>& valid) {
   SortedRows sorted{Ids(num_experts), Ids(num_experts), Ids(ids.size(), -1), Ids(ids.size(), -1)};
   int32_t row = 0;
   for (int32_t expert = 0; expert < num_experts; ++expert) {
@@ -65,7 +65,7 @@ inline SortedRows SortByExpert(const Ids& ids, int64_t top_k, int64_t num_expert
       const size_t token = slot / top_k;
       if (ids[slot] != expert || (!valid.empty() && valid[token] == 0)) continue;
       ++sorted.routed[expert];
-      if (capacity > 0 && sorted.counts[expert] == capacity) continue;
+      if (!limits.empty() && sorted.counts[expert] == limits[expert]) continue;
       ++sorted.counts[expert];
       sorted.row_to_slot[row] = static_cast<int32_t>(slot);
       // Rows come in ascending order, so a token's next free entry keeps its list ascending.

@@ -33,7 +33,7 @@ int32_t LayOutRows(const SortByExpertArgs& args, int32_t* next, int32_t* end) {
   int64_t total = 0;
   for (int64_t expert = 0; expert < args.num_experts; ++expert) {
     int64_t count = routed[expert];
-    if (args.capacity > 0) count = std::min(count, args.capacity);
+    if (!args.limits.empty()) count = std::min(count, args.limits[static_cast<size_t>(expert)]);
     counts[expert] = static_cast<int32_t>(count);
     next[expert] = static_cast<int32_t>(total);
     total += count;
@@ -60,7 +60,7 @@ void CpuBackend::SortByExpert(const SortByExpertArgs& args) {
 
   int32_t* row_to_slot = args.row_to_slot.span<int32_t>().data();
   ForEachRouted(args, [&](int32_t expert, int32_t token, int32_t slot) {
-    if (next[expert] == end[expert]) return;  // past its capacity
+    if (next[expert] == end[expert]) return;  // past its limit
     const int32_t row = next[expert]++;
     row_to_slot[row] = slot;
     row_to_token[row] = token;

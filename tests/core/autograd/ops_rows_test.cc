@@ -38,7 +38,9 @@ struct Routing {
       Ids ranked = reference::Ranked(scores);
       ids.insert(ids.end(), ranked.begin(), ranked.begin() + top_k);
     }
-    sorted = reference::SortByExpert(ids, top_k, experts, capacity, valid);
+    std::vector<int64_t> limits;
+    if (capacity > 0) limits.assign(static_cast<size_t>(experts), capacity);
+    sorted = reference::SortByExpert(ids, top_k, experts, limits, valid);
     int64_t rows = 0;
     for (int32_t count : sorted.counts) rows += count;
     sorted.row_to_slot.resize(static_cast<size_t>(rows));

@@ -119,7 +119,8 @@ TEST(SelectExpertsEdgeTest, MoreThanTheGroupsHoldIsABug) {
 }
 
 struct SortCase {
-  int64_t tokens, top_k, experts, capacity;
+  int64_t tokens, top_k, experts;
+  int64_t limit;  // of expert 0; later ones keep a row more, in turns of 3. 0: none
   bool has_padding_tokens = false;
 };
 
@@ -139,6 +140,13 @@ class SortByExpertTest : public ::testing::TestWithParam<SortCase> {
     }
     return MakeIds(ids, {c.tokens, c.top_k}, padding);
   }
+  std::vector<int64_t> Limits() const {
+    std::vector<int64_t> limits;
+    for (int64_t e = 0; GetParam().limit > 0 && e < GetParam().experts; ++e) {
+      limits.push_back(GetParam().limit + e % 3);
+    }
+    return limits;
+  }
   std::vector<int> Valid() const {
     std::vector<int> valid;
     for (int64_t t = 0; t < GetParam().tokens; ++t) valid.push_back(t % 4 != 1);
@@ -155,6 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SortByExpertTest,
 TEST_P(SortByExpertTest, MatchesTheReference) {
   const SortCase& c = GetParam();
   const std::vector<int> valid = c.has_padding_tokens ? Valid() : std::vector<int>();
+  const std::vector<int64_t> limits = Limits();
   ForEachVariant(
       [&](Padding padding) {
         SortByExpertArgs args;
@@ -163,7 +172,7 @@ TEST_P(SortByExpertTest, MatchesTheReference) {
           args.valid = MakeTensor(Vec(valid.begin(), valid.end()), {c.tokens}, DType::kU8);
         }
         args.num_experts = c.experts;
-        args.capacity = c.capacity;
+        args.limits = limits;
         args.counts = UnwrittenTensor({c.experts}, DType::kI32);
         args.routed = UnwrittenTensor({c.experts}, DType::kI32);
         args.row_to_slot = UnwrittenTensor({c.tokens * c.top_k}, DType::kI32);
@@ -173,7 +182,7 @@ TEST_P(SortByExpertTest, MatchesTheReference) {
       },
       [&](const std::vector<Tensor>& out) {
         const auto expected = reference::SortByExpert(ToVector<int32_t>(ChosenIds(Padding::kNone)),
-                                                      c.top_k, c.experts, c.capacity, valid);
+                                                      c.top_k, c.experts, limits, valid);
         EXPECT_EQ(ToVector<int32_t>(out[0]), expected.counts);
         EXPECT_EQ(ToVector<int32_t>(out[1]), expected.routed);
         EXPECT_EQ(ToVector<int32_t>(out[2]), expected.row_to_slot);
@@ -182,40 +191,51 @@ TEST_P(SortByExpertTest, MatchesTheReference) {
 }
 
 SortByExpertArgs Sorted(const std::vector<int32_t>& ids, const Shape& shape, int64_t experts,
-                        int64_t capacity) {
+                        const std::vector<int64_t>& limits) {
   SortByExpertArgs args;
   args.ids = MakeIds(ids, shape);
   args.num_experts = experts;
-  args.capacity = capacity;
+  args.limits = limits;
   args.counts = UnwrittenTensor({experts}, DType::kI32);
   args.routed = UnwrittenTensor({experts}, DType::kI32);
   args.row_to_slot = UnwrittenTensor({shape.numel()}, DType::kI32);
   args.token_rows = UnwrittenTensor(shape, DType::kI32);
   CurrentBackend().SortByExpert(args);
+  args.limits = {};
   return args;
 }
 
 // Known fault elsewhere: tokens past the capacity were kept and indexing failed.
 TEST(SortByExpertEdgeTest, FifthTokenOfAFullExpertIsDropped) {
   ScopedTestContext context;
-  const SortByExpertArgs sorted = Sorted({0, 0, 0, 0, 0}, {5, 1}, 4, 4);
+  const SortByExpertArgs sorted = Sorted({0, 0, 0, 0, 0}, {5, 1}, 4, {4, 4, 4, 4});
   EXPECT_THAT(ToVector<int32_t>(sorted.counts), ElementsAre(4, 0, 0, 0));
   EXPECT_THAT(ToVector<int32_t>(sorted.routed), ElementsAre(5, 0, 0, 0));
   EXPECT_THAT(ToVector<int32_t>(sorted.row_to_slot), ElementsAre(0, 1, 2, 3, -1));
   EXPECT_THAT(ToVector<int32_t>(sorted.token_rows), ElementsAre(0, 1, 2, 3, -1));
 }
 
+// What a receiver of tokens sorts: experts of other ranks and dropped copies are negative.
+TEST(SortByExpertEdgeTest, NegativeIdsGetNoRows) {
+  ScopedTestContext context;
+  const SortByExpertArgs sorted = Sorted({-1, 1, 0, -1, -1, -1, 1, 0}, {4, 2}, 2, {1, 2});
+  EXPECT_THAT(ToVector<int32_t>(sorted.counts), ElementsAre(1, 2));
+  EXPECT_THAT(ToVector<int32_t>(sorted.routed), ElementsAre(2, 2));
+  EXPECT_THAT(ToVector<int32_t>(sorted.row_to_slot), ElementsAre(2, 1, 6, -1, -1, -1, -1, -1));
+  EXPECT_THAT(ToVector<int32_t>(sorted.token_rows), ElementsAre(1, -1, 0, -1, -1, -1, 2, -1));
+}
+
 // The best expert comes first in ids; a token's rows come by expert.
 TEST(SortByExpertEdgeTest, TokenRowsAscend) {
   ScopedTestContext context;
-  const SortByExpertArgs sorted = Sorted({2, 0, 1, 2}, {2, 2}, 3, 0);
+  const SortByExpertArgs sorted = Sorted({2, 0, 1, 2}, {2, 2}, 3, {});
   EXPECT_THAT(ToVector<int32_t>(sorted.row_to_slot), ElementsAre(1, 2, 0, 3));
   EXPECT_THAT(ToVector<int32_t>(sorted.token_rows), ElementsAre(0, 2, 1, 3));
 }
 
 TEST(SortByExpertEdgeTest, UnknownExpertIsABug) {
   ScopedTestContext context;
-  EXPECT_DEATH(Sorted({0, 4}, {2, 1}, 4, 0), "4 against 4.*at token 1");
+  EXPECT_DEATH(Sorted({0, 4}, {2, 1}, 4, {}), "4 against 4.*at token 1");
 }
 
 }  // namespace
