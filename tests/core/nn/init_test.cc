@@ -8,6 +8,7 @@
 #include "core/base/rng.h"
 #include "core/nn/layers.h"
 #include "core/nn/mlp.h"
+#include "core/tensor/box.h"
 #include "tests/core/nn/nn_testing.h"
 #include "tests/testing/expect_close.h"
 #include "tests/testing/scoped_test_context.h"
@@ -81,6 +82,41 @@ TEST_F(InitTest, ModulesInitializeAllTheirParameters) {
   ExpectClose(ParameterNamed(mlp, "mlp.down.bias").value.data(), std::vector<double>(6, 0.0), 0);
   ExpectClose(norm.weight().value.data(), std::vector<double>(8, 1.0), 0);
   ExpectClose(zero_centered.weight().value.data(), std::vector<double>(4, 0.0), 0);
+}
+
+// Every rank draws its part of what one process draws: rows, columns, middle dims, nothing.
+TEST_F(InitTest, APartHasTheValuesOfThatPartOfTheWhole) {
+  struct Case {
+    Shape shape;
+    std::vector<Box> parts;
+  };
+  const Case cases[] = {{{5, 256},
+                         {Box{{0, 0}, {3, 256}}, Box{{3, 0}, {2, 256}}, Box{{5, 0}, {0, 256}},
+                          Box{{0, 130}, {5, 126}}, Box{{1, 7}, {3, 1}}}},
+                        {{3, 2, 5, 4},
+                         {Box{{1, 0, 0, 0}, {2, 2, 5, 4}}, Box{{0, 0, 3, 0}, {3, 2, 2, 4}},
+                          Box{{2, 1, 1, 2}, {1, 1, 3, 2}}}},
+                        {{9}, {Box{{0}, {5}}, Box{{5}, {4}}}},
+                        {{}, {Box()}}};
+  for (const Case& c : cases) {
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const Tensor whole = Values("w", c.shape, 7, dtype);
+      for (const Box& box : c.parts) {
+        Parameter parameter = MakeParameter("w", c.shape, {InitSpec::Kind::kNormal, 0.02});
+        parameter.dtype = dtype;
+        parameter.part = box;
+        Initialize(parameter, 7);
+        const Tensor wanted = UnwrittenTensor(box.shape(), dtype);
+        CopyFromWhole(whole, box, wanted);
+        ExpectBitEqual(WithPadding(parameter.value.data(), Padding::kNone), wanted,
+                       box.ToString() + " of " + c.shape.ToString());
+      }
+    }
+  }
+  Parameter constant = MakeParameter("c", {4, 3}, {InitSpec::Kind::kConstant, 0.5});
+  constant.part = {{1, 0}, {2, 3}};
+  Initialize(constant, 7);
+  ExpectClose(constant.value.data(), std::vector<double>(6, 0.5), 0);
 }
 
 TEST_F(InitTest, InitializingAgainCountsAsAWrite) {
