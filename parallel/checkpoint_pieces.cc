@@ -158,6 +158,28 @@ absl::Status CheckTiling(const CheckpointTensorInfo& info) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<CheckpointTensors> MergeShards(absl::Span<const CheckpointTensors> shards) {
+  CheckpointTensors merged;
+  for (const CheckpointTensors& shard : shards) {
+    for (const auto& [name, info] : shard) {
+      auto [at, is_new] = merged.try_emplace(name, info);
+      if (is_new) continue;
+      CheckpointTensorInfo& all = at->second;
+      if (all.dtype != info.dtype || all.shape != info.shape) {
+        return Bad(absl::StrCat("tensor '", name, "' is ", DTypeName(all.dtype), " ",
+                                all.shape.ToString(), " on one rank and ", DTypeName(info.dtype),
+                                " ", info.shape.ToString(), " on another"));
+      }
+      all.pieces.insert(all.pieces.end(), info.pieces.begin(), info.pieces.end());
+    }
+  }
+  for (const auto& [name, info] : merged) {
+    absl::Status status = CheckTiling(info);
+    if (!status.ok()) return Bad(absl::StrCat("tensor '", name, "' ", status.message()));
+  }
+  return merged;
+}
+
 void ForEachCommonRun(const CheckpointPiece& piece, const Box& box, RunVisitor copy) {
   const Box holder{piece.start, piece.extent};
   const Box in_holder = CommonBox(holder, box), in_box = CommonBox(box, holder);

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/tensor/box.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"
@@ -38,6 +40,10 @@ using CheckpointTensors = std::map<std::string, CheckpointTensorInfo>;
 // sizes that overflow, more than 32 dims and more than 16384 boxes. The time depends on the number
 // of pieces only.
 absl::Status CheckTiling(const CheckpointTensorInfo& info);
+
+// All pieces of all `shards`. InvalidArgument, "tensor '<name>' ...", where shards differ in its
+// dtype or shape or where the pieces do not tile it.
+absl::StatusOr<CheckpointTensors> MergeShards(absl::Span<const CheckpointTensors> shards);
 
 // The runs of elements that lie in the piece and in `box` too: copy(piece_flat, box_flat, count)
 // with piece_flat counted from the piece's first element and box_flat in the box's row-major order.

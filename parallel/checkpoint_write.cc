@@ -96,27 +96,6 @@ absl::StatusOr<CheckpointTensors> WriteShard(const std::string& directory, const
   return described;
 }
 
-absl::StatusOr<CheckpointTensors> MergeShards(std::vector<CheckpointTensors> shards) {
-  CheckpointTensors merged;
-  for (CheckpointTensors& shard : shards) {
-    for (auto& [name, info] : shard) {
-      auto [at, is_new] = merged.try_emplace(name, info);
-      if (is_new) continue;
-      CheckpointTensorInfo& all = at->second;
-      if (all.dtype != info.dtype || all.shape != info.shape) {
-        return Bad(name, absl::StrCat("is ", DTypeName(all.dtype), " ", all.shape.ToString(),
-                                      " on one rank and ", DTypeName(info.dtype), " ",
-                                      info.shape.ToString(), " on another"));
-      }
-      all.pieces.insert(all.pieces.end(), info.pieces.begin(), info.pieces.end());
-    }
-  }
-  for (const auto& [name, info] : merged) {
-    if (absl::Status status = CheckTiling(info); !status.ok()) return Bad(name, status.message());
-  }
-  return merged;
-}
-
 absl::Status FinishCheckpoint(const std::string& root, const CheckpointState& state,
                               CheckpointTensors tensors, const SaveOptions& options) {
   absl::Status status = WriteIndex(IncompletePath(root, state.step), state, std::move(tensors));

@@ -40,10 +40,6 @@ absl::Status StartCheckpoint(const std::string& root, int64_t step);
 absl::StatusOr<CheckpointTensors> WriteShard(const std::string& directory, const std::string& file,
                                              absl::Span<const TensorPart> parts);
 
-// All pieces of all shards. InvalidArgument, naming the tensor, where shards differ in its dtype or
-// shape or where the pieces do not tile it.
-absl::StatusOr<CheckpointTensors> MergeShards(std::vector<CheckpointTensors> shards);
-
 // Writes config and index beside the shards, gives the checkpoint of state.step its name and
 // removes surplus ones. When the name could not be given, the partial directory is removed.
 absl::Status FinishCheckpoint(const std::string& root, const CheckpointState& state,

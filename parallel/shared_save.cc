@@ -35,7 +35,9 @@ absl::StatusOr<CheckpointTensors> MergeDescriptions(const std::string& directory
     }
     shards.push_back(std::move(shard));
   }
-  return MergeShards(std::move(shards));
+  absl::StatusOr<CheckpointTensors> merged = MergeShards(shards);
+  if (merged.ok()) return merged;
+  return absl::InvalidArgumentError(absl::StrCat("[Checkpoint] ", merged.status().message()));
 }
 
 // All shards on disk, and on rank 0 what they hold. Errors of one rank are all ranks'.

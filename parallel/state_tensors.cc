@@ -9,6 +9,7 @@
 #include "core/backend/backend.h"
 #include "core/base/status_macros.h"
 #include "core/tensor/allocator.h"
+#include "parallel/sharding.h"
 
 namespace meshfold::parallel {
 namespace {
@@ -66,6 +67,15 @@ Tensor ToHost(const Tensor& tensor) {
 bool IsFirstStage(const Parameter& parameter, int64_t stage) {
   const std::vector<int>& stages = parameter.stages;
   return stage == (stages.empty() ? 0 : *std::min_element(stages.begin(), stages.end()));
+}
+
+absl::Status CheckPartOf(const Parameter& parameter, const ShardingContext& sharding) {
+  MF_ASSIGN_OR_RETURN(const Box box, LocalBox(parameter.shape, parameter.layout, sharding.ranks,
+                                              sharding.world.rank()));
+  if (box == parameter.part) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("is the part ", parameter.part.ToString(),
+                                                 ", its layout says ", box.ToString(), " of ",
+                                                 parameter.shape.ToString()));
 }
 
 }  // namespace meshfold::parallel

@@ -2,6 +2,7 @@
 // that say which part of which whole each is.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "core/nn/module.h"
 #include "core/tensor/tensor.h"
 #include "optim/optimizer.h"
+#include "parallel/sharding_context.h"
 
 namespace meshfold::parallel {
 
@@ -33,5 +35,9 @@ Tensor ToHost(const Tensor& tensor);
 // Whether the copies of `parameter` that pipeline stage `stage` holds count in checkpoints and
 // gathers: those of the first of its stages do, of stage 0 where it names none.
 bool IsFirstStage(const Parameter& parameter, int64_t stage);
+
+// Whether parameter.part is what the layout gives this rank, as the other ranks count on.
+// InvalidArgument ("is the part ..., its layout says ..."); errors as of LocalBox.
+absl::Status CheckPartOf(const Parameter& parameter, const ShardingContext& sharding);
 
 }  // namespace meshfold::parallel

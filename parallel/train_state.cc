@@ -15,7 +15,6 @@
 #include "core/tensor/allocator.h"
 #include "parallel/checkpoint_write.h"
 #include "parallel/save_plan.h"
-#include "parallel/sharding.h"
 #include "parallel/shared_save.h"
 #include "parallel/state_tensors.h"
 
@@ -130,17 +129,6 @@ absl::Status CheckWhole(const std::vector<StateTensor>& tensors) {
   return absl::OkStatus();
 }
 
-// This rank's part must be what its layout says, for the other ranks count on that.
-absl::Status CheckPart(const StateTensor& state, const ShardingContext& sharding) {
-  const Parameter& parameter = *state.parameter;
-  MF_ASSIGN_OR_RETURN(const Box box, LocalBox(parameter.shape, parameter.layout, sharding.ranks,
-                                              sharding.world.rank()));
-  if (box == parameter.part) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("[Checkpoint] '", state.name, "' is the part ", parameter.part.ToString(),
-                   ", its layout says ", box.ToString(), " of ", parameter.shape.ToString()));
-}
-
 // Keeps what this rank writes of what it holds.
 absl::StatusOr<std::vector<StateTensor>> SelectOwn(std::vector<StateTensor> tensors,
                                                    const ShardingContext& sharding) {
@@ -150,7 +138,10 @@ absl::StatusOr<std::vector<StateTensor>> SelectOwn(std::vector<StateTensor> tens
   std::vector<SavedTensor> planned;
   for (StateTensor& state : tensors) {
     if (!IsFirstStage(*state.parameter, stage)) continue;
-    MF_RETURN_IF_ERROR(CheckPart(state, sharding));
+    if (absl::Status status = CheckPartOf(*state.parameter, sharding); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("[Checkpoint] '", state.name, "' ", status.message()));
+    }
     planned.push_back({state.parameter->shape, state.parameter->layout,
                        state.tensor.defined() ? SizeOf(state.tensor.dtype()) : 0});
     counted.push_back(std::move(state));

@@ -126,23 +126,23 @@ class GradReducer {
   std::optional<parallel::GradBuckets> buckets_;
 };
 
-// The gradients of trained parameters, whole: on every rank without meshes, on rank 0 with them.
+// The gradients of trained parameters, whole: on every rank without meshes, on rank 0 with them. On
+// the host.
 std::vector<std::pair<std::string, Tensor>> WholeGradients(LayerStack& model,
                                                            const parallel::Meshes* meshes) {
-  std::vector<parallel::LocalPart> parts;
-  model.VisitParameters([&](Parameter& parameter) {
-    if (parameter.trained) parts.push_back({&parameter, parameter.value.grad().tensor()});
-  });
-  std::vector<Tensor> wholes;
-  if (meshes == nullptr) {
-    for (const parallel::LocalPart& part : parts) wholes.push_back(part.tensor);
-  } else {
-    wholes = ValueOrThrow(parallel::GatherWhole(parts, *meshes));
-  }
   std::vector<std::pair<std::string, Tensor>> gradients;
-  for (size_t i = 0; i < wholes.size(); ++i) {
-    gradients.emplace_back(parts[i].parameter->name, wholes[i]);
-  }
+  std::vector<parallel::GatherInput> parts;
+  model.VisitParameters([&](Parameter& parameter) {
+    if (!parameter.trained) return;
+    const Tensor& gradient = parameter.value.grad().tensor();
+    gradients.emplace_back(parameter.name, gradient);
+    if (meshes != nullptr) parts.push_back({parameter.name, &parameter, gradient});
+  });
+  if (meshes == nullptr) return gradients;
+  const std::map<std::string, Tensor> wholes =
+      ValueOrThrow(parallel::GatherWhole({*meshes->dense.world(), meshes->ranks}, parts));
+  if (meshes->rank() != 0) return {};
+  for (auto& [name, gradient] : gradients) gradient = wholes.at(name);
   return gradients;
 }
 

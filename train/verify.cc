@@ -81,14 +81,17 @@ absl::StatusOr<StepsTrace> TraceSteps(Trainer& trainer, int64_t num_steps) {
     MF_ASSIGN_OR_RETURN(StepMetrics metrics, trainer.Step());
     trace.steps.push_back(metrics);
     if (i > 0) continue;
-    std::vector<parallel::LocalPart> parts;
+    std::vector<parallel::GatherInput> parts;
     trainer.model().layers->VisitParameters([&](Parameter& parameter) {
-      if (parameter.trained) parts.push_back({&parameter, parameter.value.grad().tensor()});
+      if (!parameter.trained) return;
+      parts.push_back({parameter.name, &parameter, parameter.value.grad().tensor()});
     });
-    MF_ASSIGN_OR_RETURN(const std::vector<Tensor> wholes,
-                        parallel::GatherWhole(parts, trainer.meshes()));
-    for (size_t p = 0; p < wholes.size(); ++p) {
-      trace.gradients.emplace_back(parts[p].parameter->name, wholes[p]);
+    const parallel::Meshes& meshes = trainer.meshes();
+    MF_ASSIGN_OR_RETURN(const auto wholes,
+                        parallel::GatherWhole({*meshes.dense.world(), meshes.ranks}, parts));
+    if (meshes.rank() != 0) continue;
+    for (const parallel::GatherInput& part : parts) {
+      trace.gradients.emplace_back(part.name, wholes.at(part.name));
     }
   }
   return trace;

@@ -143,6 +143,70 @@ TEST_F(CheckpointShardsTest, ReadsFlatSlicesOfWholeTensors) {
   ExpectReads(*checkpoint, "vector", vector);
 }
 
+// Boxes of the experts above, each into rows with guards between them, against a cut of the whole.
+TEST_F(CheckpointShardsTest, ReadsBoxes) {
+  Tensor whole = testing::RandomTensor("e", {3, 2, 5, 4}, {.dtype = DType::kBF16});
+  Add("experts", whole,
+      {{0, {0, 0, 0, 0}, {2, 2, 3, 4}, 0, 21},
+       {1, {0, 0, 0, 0}, {2, 2, 3, 4}, 21, 48},
+       {2, {2, 0, 0, 0}, {1, 2, 3, 4}, 0, 24},
+       {3, {0, 0, 3, 0}, {3, 2, 2, 4}, 0, 48}});
+  absl::StatusOr<Checkpoint> checkpoint = WriteAndOpen();
+  MF_ASSERT_OK(checkpoint);
+  for (const Box& box : {Box{{0, 0, 0, 0}, {3, 2, 5, 4}}, Box{{1, 0, 0, 0}, {2, 2, 5, 4}},
+                         Box{{0, 1, 2, 0}, {3, 1, 2, 4}}, Box{{0, 0, 1, 3}, {3, 2, 4, 1}},
+                         Box{{2, 1, 4, 2}, {1, 1, 1, 1}}, Box{{3, 0, 0, 0}, {0, 2, 5, 4}}}) {
+    const Tensor wanted = testing::UnwrittenTensor(box.shape(), DType::kBF16);
+    CopyFromWhole(whole, box, wanted);
+    const Tensor read =
+        testing::UnwrittenTensor(box.shape(), DType::kBF16, testing::Padding::kGuarded);
+    MF_EXPECT_OK(checkpoint->ReadBox("experts", box, read));
+    testing::ExpectBitEqual(read, wanted, box.ToString());
+    // Converted on the way.
+    const Tensor wide = testing::UnwrittenTensor(box.shape());
+    MF_EXPECT_OK(checkpoint->ReadBox("experts", box, wide));
+    testing::ExpectClose(wide, wanted, 0, box.ToString());
+  }
+}
+
+TEST_F(CheckpointShardsTest, RefusesBoxesThatDoNotFit) {
+  Add("w", testing::RandomTensor("w", {4, 4}), {{0, {0, 0}, {4, 4}, 0, 16}});
+  absl::StatusOr<Checkpoint> checkpoint = WriteAndOpen();
+  MF_ASSERT_OK(checkpoint);
+  auto read = [&](const Box& box, const Shape& shape) {
+    return checkpoint->ReadBox("w", box, testing::UnwrittenTensor(shape));
+  };
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_TRUE(
+      FailsWith(read({{0, 2}, {4, 3}}, {4, 3}), kInvalid, "shape [4, 4], [0:4, 2:5] of it"));
+  EXPECT_TRUE(FailsWith(read({{0, -1}, {4, 3}}, {4, 3}), kInvalid, "[0:4, -1:2]"));
+  EXPECT_TRUE(FailsWith(read({{0}, {4}}, {4}), kInvalid, "[0:4] of it"));
+  EXPECT_TRUE(FailsWith(read({{0, 0}, {2, 4}}, {4, 2}), kInvalid, "into a tensor of shape [4, 2]"));
+  EXPECT_TRUE(FailsWith(checkpoint->ReadBox("v", {{0}, {1}}, testing::UnwrittenTensor({1})),
+                        absl::StatusCode::kNotFound, "no tensor 'v'"));
+}
+
+// A rank is not stopped by, and does not pay for, pieces of which it holds nothing.
+TEST_F(CheckpointShardsTest, LooksOnlyAtThePiecesOfABox) {
+  Tensor whole = testing::RandomTensor("w", {4, 4});
+  // Rows 0 and 1, then 2, then 3: the last two are flat parts of one box.
+  Add("w", whole,
+      {{0, {0, 0}, {2, 4}, 0, 8}, {1, {2, 0}, {2, 4}, 0, 4}, {2, {2, 0}, {2, 4}, 4, 8}});
+  index_.tensors["w"].pieces[1].checksum = ChecksumOf("something else");
+  absl::StatusOr<Checkpoint> checkpoint = WriteAndOpen();
+  MF_ASSERT_OK(checkpoint);
+  for (int64_t row = 0; row < 4; ++row) {
+    const Tensor read = testing::UnwrittenTensor({1, 4});
+    const absl::Status status = checkpoint->ReadBox("w", {{row, 0}, {1, 4}}, read);
+    if (row == 2) {
+      EXPECT_TRUE(FailsWith(status, absl::StatusCode::kDataLoss, "'w#1' of '"));
+    } else {
+      MF_EXPECT_OK(status);
+      testing::ExpectBitEqual(read, whole.Narrow(row, 1));
+    }
+  }
+}
+
 TEST_F(CheckpointShardsTest, NamesTheShardThatIsDamagedOrMissing) {
   Tensor whole = testing::RandomTensor("w", {4, 4});
   Add("w", whole, {{0, {0, 0}, {4, 2}, 0, 8}, {1, {0, 2}, {4, 2}, 0, 8}});
