@@ -74,9 +74,9 @@ absl::StatusOr<std::vector<bool>> PlanSave(absl::Span<const SavedTensor> tensors
     for (size_t h = 0; h < (is_empty ? 1 : holders.size()); ++h) {
       MF_ASSIGN_OR_RETURN(const Box box,
                           LocalBox(tensor.shape, tensor.layout, ranks, holders[h]->front()));
-      const int64_t bytes = box.shape().numel() * tensor.element_bytes;
-      if (bytes == 0 && !is_empty) continue;
-      boxes.push_back({holders[h], bytes});
+      const int64_t count = box.shape().numel();
+      if (count == 0 && !is_empty) continue;
+      boxes.push_back({holders[h], count * tensor.element_bytes});
       tensor_of_box.push_back(i);
     }
   }

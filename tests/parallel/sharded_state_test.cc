@@ -180,6 +180,22 @@ TEST_F(ShardedStateTest, RefusesOnAllRanksAPartThatIsNotItsLayouts) {
   EXPECT_EQ(ListDirectory(Path("root")).value(), std::vector<std::string>());
 }
 
+// Not left out in silence.
+TEST_F(ShardedStateTest, RefusesOnAllRanksAParameterWithoutAValue) {
+  const RankLayout ranks = WorldCases()[2].ranks();
+  std::vector<absl::Status> results(2);
+  MF_ASSERT_OK(comm::RunThreadWorld({.size = 2}, [&](comm::Communicator& end) {
+    testing::ShardedModel model(ranks, end.rank());
+    const ShardingContext sharding{end, ranks};
+    results[static_cast<size_t>(end.rank())] =
+        SaveTrainingState(Path("root"), model, nullptr, {.step = 1}, {}, &sharding).status();
+    return absl::OkStatus();
+  }));
+  for (const absl::Status& result : results) {
+    EXPECT_TRUE(FailsWith(result, absl::StatusCode::kInvalidArgument, "' is not in host memory"));
+  }
+}
+
 // The pieces do not tile: two ranks that disagree about who holds what.
 TEST_F(ShardedStateTest, RefusesOnAllRanksWhatDoesNotTile) {
   const RankLayout cut = WorldCases()[2].ranks(), replicated = WorldCases()[1].ranks();
