@@ -18,16 +18,14 @@ Results are printed as a Markdown table and written as JSON (--out).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import pathlib
 import statistics
-import subprocess
 import sys
 
-PACKAGES = ["torch==2.15.0", "transformers==5.24.0", "numpy"]
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = ROOT / "bazel-bin/tests/bench"
+from bench_programs import PROGRAMS, ROOT, Program, ensure_venv, unwind_on_signals
+
 STEPS_PER_ROUND = {"M": 2, "S": 8}
 
 
@@ -42,66 +40,36 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def ensure_venv(venv: pathlib.Path) -> str:
-    """Returns the interpreter of the peer's environment, making it when it is not there."""
-    python = venv / "bin/python"
-    check = "import torch, transformers"
-    if python.exists() and subprocess.run([python, "-c", check], capture_output=True).returncode == 0:
-        return str(python)
-    print(f"installing {', '.join(PACKAGES)} into {venv}", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    subprocess.run([venv / "bin/pip", "install", "--quiet", *PACKAGES], check=True)
-    return str(python)
+def peer_command(arguments: argparse.Namespace, python: str, shape: str, threads: int) -> list[str]:
+    command = [python, str(ROOT / "tools/peer_torch_train.py"), "--serve"]
+    command += ["--shape", shape, "--threads", str(threads)]
+    return command if arguments.tuned else command + ["--compile", "off", "--malloc", "default"]
 
 
-class Program:
-    """A program that answers a line of commands with a line of JSON."""
-
-    def __init__(self, command: list[str], threads: int, waits_for_ready: bool = False):
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        if waits_for_ready:
-            self.read()
-
-    def read(self) -> dict:
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.process.args[0]} ended without an answer")
-        return json.loads(line)
-
-    def ask(self, command: str) -> dict:
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        return self.read()
-
-    def quit(self) -> None:
-        self.process.stdin.write("quit\n")
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
+def measure_rounds(
+    arguments: argparse.Namespace, python: str, shape: str, threads: int
+) -> list[tuple[dict, float, dict]]:
+    """Meshfold's answer, the GEMM rate around it, and the peer's answer, for every round."""
+    steps = STEPS_PER_ROUND[shape]
+    rows = []
+    with contextlib.ExitStack() as programs:
+        start = lambda command, **how: programs.enter_context(Program(command, threads, **how))
+        ours = start([str(PROGRAMS / "training_bench"), shape, str(threads)])
+        sgemm = start([str(PROGRAMS / "sgemm_bench"), str(threads)])
+        peer = start(peer_command(arguments, python, shape, threads), waits_for_ready=True)
+        ours.ask("step 1")  # warm-up
+        for _ in range(arguments.rounds):
+            before = sgemm.ask("gemm")
+            mine = ours.ask(f"step {steps}")
+            after = sgemm.ask("gemm")
+            theirs = peer.ask(f"step {steps}")
+            gemm = 0.5 * (before["gflops_per_second"] + after["gflops_per_second"])
+            rows.append((mine, gemm, theirs))
+    return rows
 
 
 def measure(arguments: argparse.Namespace, python: str, shape: str, threads: int) -> dict:
-    ours = Program([str(PROGRAMS / "training_bench"), shape, str(threads)], threads)
-    sgemm = Program([str(PROGRAMS / "sgemm_bench"), str(threads)], threads)
-    peer_command = [python, str(ROOT / "tools/peer_torch_train.py"), "--serve"]
-    peer_command += ["--shape", shape, "--threads", str(threads)]
-    if not arguments.tuned:
-        peer_command += ["--compile", "off", "--malloc", "default"]
-    peer = Program(peer_command, threads, waits_for_ready=True)
-    steps = STEPS_PER_ROUND[shape]
-    ours.ask("step 1")  # warm-up
-    rows = []
-    for _ in range(arguments.rounds):
-        before = sgemm.ask("gemm")
-        mine = ours.ask(f"step {steps}")
-        after = sgemm.ask("gemm")
-        theirs = peer.ask(f"step {steps}")
-        gemm = 0.5 * (before["gflops_per_second"] + after["gflops_per_second"])
-        rows.append((mine, gemm, theirs))
-    for program in (ours, sgemm, peer):
-        program.quit()
+    rows = measure_rounds(arguments, python, shape, threads)
     median = lambda values: statistics.median(list(values))
     mine_rate = median(r[0]["tokens_per_second"] for r in rows)
     peer_rate = median(r[2]["tokens_per_second"] for r in rows)
@@ -139,6 +107,7 @@ def print_table(results: list[dict]) -> None:
 
 def main() -> None:
     arguments = parse_arguments()
+    unwind_on_signals()
     python = ensure_venv(arguments.venv)
     results = []
     for shape in arguments.shapes:
