@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The PyTorch peer of `./run bench torch`: trains one MoE model with Hugging Face transformers.
 
+tools/peer_torch_ranks.py runs the same on several processes.
+
 The model is Qwen3MoeForCausalLM with random weights in float32, the batch is random and fixed by
 the seed. A step is forward, backward, clip_grad_norm_(1.0), AdamW and zero_grad(set_to_none).
 
@@ -62,27 +64,32 @@ HEAD_DIM = 64
 TRIAL_STEPS = 2
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a peer of one process and one of several have in common."""
     parser.add_argument("--shape", choices=sorted(SHAPES), default="S")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=4, help="timed steps of a group")
-    parser.add_argument("--groups", type=int, default=1, help="groups, one JSON line each")
     parser.add_argument("--warmup", type=int, default=1, help="steps before the first group")
     parser.add_argument("--experts", choices=["eager", "grouped_mm"], default="grouped_mm")
     parser.add_argument("--attention", choices=["eager", "sdpa"], default="sdpa")
     parser.add_argument("--optimizer", choices=["fused", "foreach"], default="fused")
+    parser.add_argument("--malloc", choices=["keep", "default"], default="keep")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=1)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_arguments(parser)
+    parser.add_argument("--steps", type=int, default=4, help="timed steps of a group")
+    parser.add_argument("--groups", type=int, default=1, help="groups, one JSON line each")
     parser.add_argument(
         "--compile",
         choices=["off", "on", "auto"],
         default="auto",
         help="auto: if faster in a trial",
     )
-    parser.add_argument("--malloc", choices=["keep", "default"], default="keep")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--serve", action="store_true", help="take commands from stdin")
     return parser.parse_args()
 
@@ -129,8 +136,15 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def prepare_process(arguments: argparse.Namespace) -> None:
+    """Before torch is loaded: it reads the environment."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if arguments.malloc == "keep":
+        keep_freed_memory()
+
+
 class Peer:
-    """Model, optimizer and batch."""
+    """Model, optimizer and batch. A subclass may spread them over processes."""
 
     def __init__(self, arguments: argparse.Namespace):
         import torch
@@ -140,6 +154,7 @@ class Peer:
         torch.manual_seed(arguments.seed)
         self.torch = torch
         self.shape = shape = SHAPES[arguments.shape]
+        self.tokens_per_step = shape["batch"] * shape["seq"]
         config = transformers.Qwen3MoeConfig(
             vocab_size=shape["vocab"],
             hidden_size=shape["hidden"],
@@ -160,7 +175,8 @@ class Peer:
             experts_implementation=arguments.experts,
         )
         self.model = transformers.Qwen3MoeForCausalLM(config).train()
-        self.forward = self.model
+        self.compiled = False
+        self.forward = self.distribute(self.model)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=arguments.learning_rate,
@@ -169,7 +185,25 @@ class Peer:
             fused=arguments.optimizer == "fused",
             foreach=arguments.optimizer == "foreach",
         )
-        self.tokens = torch.randint(shape["vocab"], (shape["batch"], shape["seq"]))
+        self.tokens = self.own_part(torch.randint(shape["vocab"], (shape["batch"], shape["seq"])))
+
+    def distribute(self, model):
+        """Returns what to call for a forward; may replace the model's parameters."""
+        return model
+
+    def own_part(self, batch):
+        """The documents of the global batch that this process trains on."""
+        return batch
+
+    def meet(self) -> None:
+        """Returns once every process is here."""
+
+    def over_processes(self, loss: float, peak_bytes: int) -> tuple[float, int]:
+        """The mean of the losses and the sum of the memory."""
+        return loss, peak_bytes
+
+    def say(self, answer: dict) -> None:
+        print(json.dumps(answer), flush=True)
 
     def step(self) -> float:
         """One optimizer step; returns its loss."""
@@ -186,7 +220,7 @@ class Peer:
             return
         plain, compiled = self.model, self.torch.compile(self.model)
         if mode == "on":
-            self.forward = compiled
+            self.forward, self.compiled = compiled, True
             return
         best = {}
         try:
@@ -199,58 +233,63 @@ class Peer:
             print(f"torch.compile failed, running without it: {error}", file=sys.stderr)
             best = {plain: 0.0}
         self.forward = min(best, key=best.get)
+        self.compiled = self.forward is compiled
+
+    def warm_up(self, steps: int) -> None:
+        reset_peak_rss()
+        for _ in range(steps):
+            self.step()
 
     def group(self, steps: int) -> dict:
         """Times `steps` steps."""
-        seconds, loss = [], None
+        seconds, loss = [], 0.0
+        self.meet()
+        group_start = time.perf_counter()
         for _ in range(steps):
             start = time.perf_counter()
             loss = self.step()
             seconds.append(time.perf_counter() - start)
-        elapsed = sum(seconds)
-        rate = steps * self.tokens.numel() / elapsed
+        self.meet()
+        elapsed = time.perf_counter() - group_start
+        rate = steps * self.tokens_per_step / elapsed
+        loss, peak_bytes = self.over_processes(loss, peak_rss_bytes())
         return {
             "tokens_per_second": rate,
             "seconds_per_step": seconds,
             "elapsed_seconds": elapsed,
-            "peak_rss_bytes": peak_rss_bytes(),
+            "peak_rss_bytes": peak_bytes,
             "gflops_per_second": rate * flops_per_token(self.shape) / 1e9,
             "loss": loss,
-            "compiled": self.forward is not self.model,
+            "compiled": self.compiled,
         }
 
 
 def serve(peer: Peer) -> None:
-    """Answers "step K" lines until "quit"."""
+    """Says that it is ready, then answers "step K" lines until "quit"."""
+    parameters = sum(p.numel() for p in peer.model.parameters())
+    ready = {"ready": True, "tokens_per_step": peer.tokens_per_step, "parameters": parameters}
+    peer.say({**ready, "flops_per_token": flops_per_token(peer.shape)})
     for line in sys.stdin:
         words = line.split()
         if words == ["quit"]:
             return
         if len(words) != 2 or words[0] != "step" or not words[1].isdigit() or words[1] == "0":
-            print(json.dumps({"error": f"expected 'step K' or 'quit', got {line!r}"}), flush=True)
+            peer.say({"error": f"expected 'step K' or 'quit', got {line!r}"})
             continue
-        print(json.dumps(peer.group(int(words[1]))), flush=True)
+        peer.say(peer.group(int(words[1])))
 
 
 def main() -> None:
     arguments = parse_arguments()
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch loads OpenMP
-    if arguments.malloc == "keep":
-        keep_freed_memory()
+    prepare_process(arguments)
     peer = Peer(arguments)
     peer.choose_forward(arguments.compile)
-    reset_peak_rss()
-    for _ in range(arguments.warmup):
-        peer.step()
+    peer.warm_up(arguments.warmup)
     if arguments.serve:
-        parameters = sum(p.numel() for p in peer.model.parameters())
-        ready = {"ready": True, "tokens_per_step": peer.tokens.numel(), "parameters": parameters}
-        ready["flops_per_token"] = flops_per_token(peer.shape)
-        print(json.dumps(ready), flush=True)
         serve(peer)
         return
     for _ in range(arguments.groups):
-        print(json.dumps(peer.group(arguments.steps)), flush=True)
+        peer.say(peer.group(arguments.steps))
 
 
 if __name__ == "__main__":
