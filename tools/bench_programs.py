@@ -48,8 +48,14 @@ def mpi_environment() -> dict[str, str]:
 
 def unwind_on_signals() -> None:
     """Lets SIGTERM and Ctrl-C end this by an exception, so that what was made is taken away."""
+
+    def unwind(caught: int, _) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # the taking away is not to be cut short
+        sys.exit(128 + caught)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda caught, _: sys.exit(128 + caught))
+        signal.signal(number, unwind)
 
 
 class ProgramError(RuntimeError):
@@ -112,11 +118,14 @@ class Program:
             raise ProgramError(answer["error"])
         return answer
 
-    def ask(self, command: str) -> dict:
+    def tell(self, command: str) -> None:
         self.signal_ranks(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):  # then there is no answer either
             self.process.stdin.write(command + "\n")
             self.process.stdin.flush()
+
+    def ask(self, command: str) -> dict:
+        self.tell(command)
         answer = self.read()
         self.signal_ranks(signal.SIGSTOP)
         return answer
@@ -137,10 +146,7 @@ class Program:
 
     def quit(self) -> None:
         """Asks it to end; makes it, if it does not."""
-        self.signal_ranks(signal.SIGCONT)
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write("quit\n")
-            self.process.stdin.flush()
+        self.tell("quit")
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(SECONDS_TO_QUIT)
         self.end()
