@@ -13,7 +13,7 @@ namespace {
 
 double RelativeDifference(double a, double b) {
   if (a == b) return 0.0;
-  return b == 0.0 ? std::numeric_limits<double>::infinity() : std::abs(a - b) / std::abs(b);
+  return b == 0.0 || std::isnan(a) || std::isnan(b) ? std::numeric_limits<double>::infinity() : std::abs(a - b) / std::abs(b);
 }
 
 // Infinite for shapes that differ and for anything that is not a number.

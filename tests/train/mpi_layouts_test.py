@@ -70,6 +70,13 @@ class MpiLayoutsTest(unittest.TestCase):
             self.assertEqual(run.status, 0, run.err)
             self.assertEqual(run.out, alone.out)
 
+    def test_verify_compares_the_ranks_with_one_process(self):
+        sets = [f"--set={s}" for s in [*MODEL, "parallel.tensor=2", "parallel.expert=2"]]
+        run = run_on(4, self.place, "verify", "c.yaml", *sets)
+        self.assertEqual(run.status, 0, run.err)
+        self.assertIn("4 ranks (pp 1 x dp 2 x cp 1 x ulysses 1 x tp 2, experts", run.out)
+        self.assertEqual(run.out.splitlines()[-1], "equal")
+
     def test_a_layout_that_the_model_does_not_allow_names_both_numbers(self):
         command = ["eval", "--hf=hf", "--tokens=t.safetensors", "--set=parallel.tensor=3"]
         run = run_on(3, self.place, *command)

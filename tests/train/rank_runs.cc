@@ -88,6 +88,10 @@ State WholeState::Take() {
   return state;
 }
 
+void RankRunsTest::AddWholeState(Trainer& trainer, WholeState& state) {
+  AddState(trainer, "", state);
+}
+
 void RankRunsTest::OnRanks(int size, const std::function<absl::Status(const World&)>& body) {
   const comm::ThreadWorldOptions options = {.size = size, .deadline = absl::Seconds(60)};
   const absl::Status status = comm::RunThreadWorld(options, [&](comm::Communicator& end) {

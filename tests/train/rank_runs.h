@@ -61,6 +61,9 @@ class RankRunsTest : public SmallRunTest {
   void ExpectSame(const Config& config, const RunResult& alone, int size);
   void ExpectSame(const Config& config, int size) { ExpectSame(config, TrainAlone(config), size); }
 
+  // Whole weights, buffers and optimizer state of the trainers on all ranks: each calls it.
+  static void AddWholeState(Trainer& trainer, WholeState& state);
+
  private:
   struct Collected {
     WholeState gradients, moments, state;
