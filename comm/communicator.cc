@@ -64,6 +64,11 @@ absl::StatusOr<std::unique_ptr<Work>> Communicator::AllToAllV(const Tensor& in,
   MF_RETURN_IF_ERROR(CheckPair("AllToAllV", in, out));
   MF_RETURN_IF_ERROR(CheckRows("AllToAllV", in, in_rows, "input"));
   MF_RETURN_IF_ERROR(CheckRows("AllToAllV", out, out_rows, "output"));
+  const size_t me = static_cast<size_t>(rank());
+  if (in_rows[me] != out_rows[me]) {
+    return Refuse("AllToAllV", absl::StrCat("input has ", in_rows[me],
+                                            " rows for this rank itself, output ", out_rows[me]));
+  }
   const auto in_row = in.shape().dims().subspan(1), out_row = out.shape().dims().subspan(1);
   if (in_row != out_row) {
     return Refuse("AllToAllV", absl::StrCat("rows of input ", in.shape().ToString(), " and output ",

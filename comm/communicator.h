@@ -64,7 +64,7 @@ class Communicator {
 
   // Sends the first in_rows[0] rows of dim 0 of `in` to rank 0, the next in_rows[1] to rank 1, and
   // so on; `out` receives out_rows[r] rows from rank r, in order of rank. in_rows[r] here equals
-  // out_rows[rank()] on rank r; both have size() entries and add up to dim 0. Any dtype, disjoint
+  // out_rows[rank()] on rank r, which is checked for this rank itself; both have size() entries and add up to dim 0. Any dtype, disjoint
   // tensors, equal other dims. Collective.
   absl::StatusOr<std::unique_ptr<Work>> AllToAllV(const Tensor& in,
                                                   absl::Span<const int64_t> in_rows,

@@ -13,6 +13,7 @@
 #include "comm/rank_order_sum.h"
 #include "comm/share_window.h"
 #include "comm/shared_channel.h"
+#include "comm/wait.h"
 #include "core/base/check.h"
 #include "core/base/status_macros.h"
 #include "core/tensor/allocator.h"
@@ -168,11 +169,6 @@ class MpiCommunicator final : public Communicator {
                                                     absl::Span<const int64_t> in_rows,
                                                     const Tensor& out,
                                                     absl::Span<const int64_t> out_rows) override {
-    if (in_rows[static_cast<size_t>(rank())] != out_rows[static_cast<size_t>(rank())]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("[", what, "] sends ", in_rows[static_cast<size_t>(rank())],
-                       " rows to itself but expects ", out_rows[static_cast<size_t>(rank())]));
-    }
     const int64_t row_bytes = RowBytes(in);
     auto operation = Begin(std::move(what), {in, out});
     MpiOperation::Round round;
@@ -239,8 +235,7 @@ class MpiCommunicator final : public Communicator {
     mine[0] = color;
     mine[1] = key;
     mine[2] = engine_->next_group_id();
-    MF_ASSIGN_OR_RETURN(std::unique_ptr<Work> gathered, AllGather(own, all));
-    MF_RETURN_IF_ERROR(gathered->HostWait(deadline()));
+    MF_RETURN_IF_ERROR(WaitFor(AllGather(own, all), *this));
     int64_t group = 0;
     std::vector<std::pair<int64_t, int>> members;  // (key, rank here)
     for (int member = 0; member < size(); ++member) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/wait.h"
 #include "core/base/status_macros.h"
 #include "core/tensor/allocator.h"
 
@@ -28,15 +29,13 @@ absl::StatusOr<WindowOffer> ShareWindow(Communicator& group, const SharedWindowS
     fields[2] = own.file;
     fields[3] = own.nonce;
   }
-  MF_ASSIGN_OR_RETURN(std::unique_ptr<Work> told, group.Broadcast(address, 0));
-  MF_RETURN_IF_ERROR(told->HostWait(group.deadline()));
+  MF_RETURN_IF_ERROR(WaitFor(group.Broadcast(address, 0), group));
   if (group.rank() != 0 && fields[0] != 0) {
     window = SharedWindow::Open(shape, {fields[1], fields[2], fields[3]});
   }
   const Tensor mapped = Integers(1), all_mapped = Integers(group.size());
   mapped.data<int64_t>()[0] = window.ok();
-  MF_ASSIGN_OR_RETURN(std::unique_ptr<Work> agreed, group.AllGather(mapped, all_mapped));
-  MF_RETURN_IF_ERROR(agreed->HostWait(group.deadline()));
+  MF_RETURN_IF_ERROR(WaitFor(group.AllGather(mapped, all_mapped), group));
   if (!window.ok()) return WindowOffer{nullptr, std::string(window.status().message())};
   (*window)->CloseAddress();
   for (int rank = 0; rank < group.size(); ++rank) {

@@ -438,6 +438,12 @@ TEST_P(CommunicatorConformance, RefusesRowCountsAndPeersThatDoNotFit) {
                   "rows of input [2, 4] and output [2, 5] differ");
     ExpectRefused(world.AllToAllV(Empty({0, 4}), long_rows, Empty({2, 4}), rows),
                   absl::StrCat("input has ", size + 1, " row counts for ", size, " ranks"));
+    std::vector<int64_t> more(size, 0);
+    more[static_cast<size_t>(world.rank())] = 3;
+    std::vector<int64_t> fewer = more;
+    fewer[static_cast<size_t>(world.rank())] = 2;
+    ExpectRefused(world.AllToAllV(Empty({3, 4}), more, Empty({2, 4}), fewer),
+                  "input has 3 rows for this rank itself, output 2");
     ExpectRefused(world.Broadcast(Empty({1}), world.size()),
                   absl::StrCat("root ", size, " is outside [0, ", size, ")"));
     ExpectRefused(world.Send(Empty({1}), -1), absl::StrCat("peer -1 is outside [0, ", size, ")"));
