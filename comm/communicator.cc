@@ -1,5 +1,6 @@
 #include "comm/communicator.h"
 
+#include <chrono>
 #include <cstdint>
 #include <numeric>
 #include <utility>
@@ -23,9 +24,14 @@ bool IsPart(const Tensor& part, const Tensor& whole, int index) {
   return Begin(part) == Begin(whole) + index * part.nbytes();
 }
 
+CommunicatorInfo WithStats(CommunicatorInfo info) {
+  if (info.stats == nullptr) info.stats = std::make_shared<TrafficStats>();
+  return info;
+}
+
 }  // namespace
 
-Communicator::Communicator(CommunicatorInfo info) : info_(std::move(info)) {
+Communicator::Communicator(CommunicatorInfo info) : info_(WithStats(std::move(info))) {
   MF_CHECK(info_.size >= 1 && info_.rank >= 0 && info_.rank < info_.size)
       << "rank " << info_.rank << " of " << info_.size;
 }
@@ -40,13 +46,15 @@ absl::StatusOr<std::unique_ptr<Work>> Communicator::AllReduce(const Tensor& in, 
   if (Overlap(in, out) && Begin(in) != Begin(out)) {
     return Refuse("AllReduce", "input and output overlap in part");
   }
-  return DoAllReduce(What("AllReduce"), in, out);
+  return Issue("AllReduce",
+               [&](std::string what) { return DoAllReduce(std::move(what), in, out); });
 }
 
 absl::StatusOr<std::unique_ptr<Work>> Communicator::AllGather(const Tensor& in, const Tensor& out) {
   MF_RETURN_IF_ERROR(CheckPair("AllGather", in, out));
   MF_RETURN_IF_ERROR(CheckParts("AllGather", in, out, "input", "output"));
-  return DoAllGather(What("AllGather"), in, out);
+  return Issue("AllGather",
+               [&](std::string what) { return DoAllGather(std::move(what), in, out); });
 }
 
 absl::StatusOr<std::unique_ptr<Work>> Communicator::ReduceScatter(const Tensor& in,
@@ -54,7 +62,8 @@ absl::StatusOr<std::unique_ptr<Work>> Communicator::ReduceScatter(const Tensor& 
   MF_RETURN_IF_ERROR(CheckPair("ReduceScatter", in, out));
   MF_RETURN_IF_ERROR(CheckSum("ReduceScatter", in));
   MF_RETURN_IF_ERROR(CheckParts("ReduceScatter", out, in, "output", "input"));
-  return DoReduceScatter(What("ReduceScatter"), in, out);
+  return Issue("ReduceScatter",
+               [&](std::string what) { return DoReduceScatter(std::move(what), in, out); });
 }
 
 absl::StatusOr<std::unique_ptr<Work>> Communicator::AllToAllV(const Tensor& in,
@@ -75,7 +84,9 @@ absl::StatusOr<std::unique_ptr<Work>> Communicator::AllToAllV(const Tensor& in,
                                             out.shape().ToString(), " differ"));
   }
   if (Overlap(in, out)) return Refuse("AllToAllV", "input and output overlap");
-  return DoAllToAllV(What("AllToAllV"), in, in_rows, out, out_rows);
+  return Issue("AllToAllV", [&](std::string what) {
+    return DoAllToAllV(std::move(what), in, in_rows, out, out_rows);
+  });
 }
 
 absl::StatusOr<std::unique_ptr<Work>> Communicator::Broadcast(const Tensor& data, int root) {
@@ -83,22 +94,25 @@ absl::StatusOr<std::unique_ptr<Work>> Communicator::Broadcast(const Tensor& data
   if (root < 0 || root >= size()) {
     return Refuse("Broadcast", absl::StrCat("root ", root, " is outside [0, ", size(), ")"));
   }
-  return DoBroadcast(What("Broadcast"), data, root);
+  return Issue("Broadcast",
+               [&](std::string what) { return DoBroadcast(std::move(what), data, root); });
 }
 
 absl::StatusOr<std::unique_ptr<Work>> Communicator::Send(const Tensor& data, int to) {
   MF_RETURN_IF_ERROR(Check("Send", data));
   MF_RETURN_IF_ERROR(CheckPeer("Send", to));
-  return DoSend(What("Send"), data, to);
+  return Issue("Send", [&](std::string what) { return DoSend(std::move(what), data, to); });
 }
 
 absl::StatusOr<std::unique_ptr<Work>> Communicator::Recv(const Tensor& data, int from) {
   MF_RETURN_IF_ERROR(Check("Recv", data));
   MF_RETURN_IF_ERROR(CheckPeer("Recv", from));
-  return DoRecv(What("Recv"), data, from);
+  return Issue("Recv", [&](std::string what) { return DoRecv(std::move(what), data, from); });
 }
 
-absl::StatusOr<std::unique_ptr<Work>> Communicator::Barrier() { return DoBarrier(What("Barrier")); }
+absl::StatusOr<std::unique_ptr<Work>> Communicator::Barrier() {
+  return Issue("Barrier", [&](std::string what) { return DoBarrier(std::move(what)); });
+}
 
 absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int key,
                                                                   absl::string_view name) {
@@ -188,9 +202,14 @@ absl::Status Communicator::Refuse(absl::string_view op, absl::string_view messag
       absl::StrCat("[", op, "] group '", name(), "' rank ", rank(), " of ", size(), ": ", message));
 }
 
-std::string Communicator::What(absl::string_view op) {
-  return absl::StrCat(op, " #", sequence_++, " of group '", name(), "', rank ", rank(), " of ",
-                      size());
+absl::StatusOr<std::unique_ptr<Work>> Communicator::Issue(
+    absl::string_view op,
+    absl::FunctionRef<absl::StatusOr<std::unique_ptr<Work>>(std::string what)> start) {
+  const Work::Time issued = std::chrono::steady_clock::now();
+  absl::StatusOr<std::unique_ptr<Work>> work = start(absl::StrCat(
+      op, " #", sequence_++, " of group '", name(), "', rank ", rank(), " of ", size()));
+  if (work.ok()) (*work)->CountIn(stats(), {name(), std::string(op)}, issued);
+  return work;
 }
 
 }  // namespace meshfold::comm

@@ -8,10 +8,12 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "comm/stats.h"
 #include "comm/work.h"
 #include "core/tensor/tensor.h"
 
@@ -22,8 +24,9 @@ struct CommunicatorInfo {
   std::string name = "world";  // in messages and traffic counters: "dp", "ep"
   int rank = 0;                // of this process in the group, from 0
   int size = 1;
-  absl::Duration deadline = absl::Minutes(10);  // of waits that are given none
-  std::string transport = "";                   // how bytes travel, and why not faster, for logs
+  absl::Duration deadline = absl::Minutes(10);    // of waits that are given none
+  std::string transport = "";                     // how bytes travel, and why not faster, for logs
+  std::shared_ptr<TrafficStats> stats = nullptr;  // of the world; null: new ones
 };
 
 // Rules of all operations:
@@ -47,6 +50,8 @@ class Communicator {
   const std::string& name() const { return info_.name; }
   absl::Duration deadline() const { return info_.deadline; }
   const std::string& transport() const { return info_.transport; }
+  // This rank's counters of all groups of the world that this one stems from.
+  const std::shared_ptr<TrafficStats>& stats() const { return info_.stats; }
   // Operations issued here so far; the next one carries this number in messages. Equal on all ranks
   // of a group that uses collectives only.
   int64_t sequence() const { return sequence_; }
@@ -64,8 +69,8 @@ class Communicator {
 
   // Sends the first in_rows[0] rows of dim 0 of `in` to rank 0, the next in_rows[1] to rank 1, and
   // so on; `out` receives out_rows[r] rows from rank r, in order of rank. in_rows[r] here equals
-  // out_rows[rank()] on rank r, which is checked for this rank itself; both have size() entries and add up to dim 0. Any dtype, disjoint
-  // tensors, equal other dims. Collective.
+  // out_rows[rank()] on rank r, which is checked here for r = rank(); both have size() entries and
+  // add up to dim 0. Any dtype, disjoint tensors, equal other dims. Collective.
   absl::StatusOr<std::unique_ptr<Work>> AllToAllV(const Tensor& in,
                                                   absl::Span<const int64_t> in_rows,
                                                   const Tensor& out,
@@ -125,7 +130,10 @@ class Communicator {
                          absl::string_view name) const;
   absl::Status CheckPeer(absl::string_view op, int peer) const;
   absl::Status Refuse(absl::string_view op, absl::string_view message) const;
-  std::string What(absl::string_view op);
+  // Starts operation `op` under its name in messages, and counts it.
+  absl::StatusOr<std::unique_ptr<Work>> Issue(
+      absl::string_view op,
+      absl::FunctionRef<absl::StatusOr<std::unique_ptr<Work>>(std::string what)> start);
 
   const CommunicatorInfo info_;
   int64_t sequence_ = 0;

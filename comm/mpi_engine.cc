@@ -108,6 +108,7 @@ void MpiEngine::Start(std::shared_ptr<MpiOperation> operation) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!aborted_.ok()) {
     operation->done = true;
+    operation->ended = std::chrono::steady_clock::now();
     operation->result = aborted_;
     return;
   }
@@ -125,6 +126,11 @@ absl::Status MpiEngine::Await(const MpiOperation& operation, absl::Duration dead
   std::unique_lock<std::mutex> lock(mutex_);
   if (!WaitAtMost(deadline, changed_, lock, is_over)) return absl::DeadlineExceededError("");
   return operation.done ? operation.result : aborted_;
+}
+
+std::chrono::steady_clock::time_point MpiEngine::EndedAt(const MpiOperation& operation) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return operation.done ? operation.ended : std::chrono::steady_clock::now();
 }
 
 void MpiEngine::Abort(const absl::Status& reason) {
@@ -314,6 +320,7 @@ void MpiEngine::Finish(const std::shared_ptr<MpiOperation>& operation, absl::Sta
   std::lock_guard<std::mutex> lock(mutex_);
   if (operation->done) return;
   operation->done = true;
+  operation->ended = std::chrono::steady_clock::now();
   operation->result = std::move(result);
   changed_.notify_all();
 }

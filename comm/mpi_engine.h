@@ -6,6 +6,7 @@
 // are this one's .cc and mpi_world.cc.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -51,8 +52,9 @@ struct MpiOperation {
   // For the engine.
   size_t round = 0;
   int64_t open_messages = 0;
-  bool done = false;  // this and `result` under the engine's mutex
+  bool done = false;  // this and what follows under the engine's mutex
   absl::Status result;
+  std::chrono::steady_clock::time_point ended;
 };
 
 // Thread-safe but for Create and destruction.
@@ -81,6 +83,8 @@ class MpiEngine {
   bool Done(const MpiOperation& operation);
   // Its result; DeadlineExceeded, without a message, when `deadline` passes first.
   absl::Status Await(const MpiOperation& operation, absl::Duration deadline);
+  // When it was over; now, if the world was aborted first.
+  std::chrono::steady_clock::time_point EndedAt(const MpiOperation& operation);
 
   // Ends every operation, in flight or later, on every rank, with Aborted and the message of
   // `reason`. The first call counts. Does not block.

@@ -23,11 +23,6 @@ namespace {
 
 using Direction = MpiTransfer::Direction;
 
-// Sums up to this size go to every rank at once, which adds them all: one round instead of two.
-constexpr int64_t kSmallSumBytes = 32 * 1024;
-// Borders of the parts that ranks add: whole cache lines.
-constexpr int64_t kPartAlignment = 64;
-
 // Tags keep apart the groups of a world, the collectives in flight in a group, and their rounds:
 //   group (13 bits) | number of the collective (16 bits) | round (2 bits)
 // Messages of Send and Recv have round 3 and number 0; they match in order of posting.
@@ -40,9 +35,9 @@ int TagOf(int group, int64_t number, int round) {
 class MpiWork final : public Work {
  public:
   MpiWork(std::string what, absl::Duration deadline, std::shared_ptr<MpiEngine> engine,
-          std::shared_ptr<MpiOperation> operation)
+          std::shared_ptr<MpiOperation> operation, int64_t sent_bytes)
       // The operation keeps the buffers, beyond a missed deadline too.
-      : Work(std::move(what), deadline, {}),
+      : Work(std::move(what), deadline, {}, sent_bytes),
         engine_(std::move(engine)),
         operation_(std::move(operation)) {}
 
@@ -52,6 +47,7 @@ class MpiWork final : public Work {
   absl::Status DoWait(absl::Duration deadline) override {
     return engine_->Await(*operation_, deadline);
   }
+  Time EndedAt() override { return engine_->EndedAt(*operation_); }
 
   const std::shared_ptr<MpiEngine> engine_;
   const std::shared_ptr<MpiOperation> operation_;
@@ -105,25 +101,18 @@ class MpiCommunicator final : public Communicator {
     if (channel_ != nullptr) {
       return StartShared(SharedKind::kAllReduce, std::move(what), in, out, in.nbytes());
     }
-    const int64_t n = in.numel(), element = SizeOf(in.dtype());
-    const bool small = in.nbytes() <= kSmallSumBytes;
-    // Rank r adds [begin_of(r), begin_of(r + 1)), or everything where that is small.
-    const int64_t part = (n + size() - 1) / size();
-    const int64_t aligned = (part + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-    const auto begin_of = [&](int rank) { return std::min(n, rank * aligned); };
-    const int64_t begin = small ? 0 : begin_of(rank());
-    const int64_t count = small ? n : begin_of(rank() + 1) - begin;
+    const SharedPlan plan = SharedPlan::Uncut(SharedKind::kAllReduce, in.nbytes(), size());
     const auto piece_of = [&](const Tensor& tensor, int peer) {
-      if (small) return Piece{Bytes(tensor), tensor.nbytes()};
-      return Piece{Bytes(tensor) + begin_of(peer) * element,
-                   (begin_of(peer + 1) - begin_of(peer)) * element};
+      const ByteRange part = plan.Part(0, peer);
+      return Piece{Bytes(tensor) + part.begin, part.size()};
     };
-    const Tensor received = Scratch(count * element);
+    const Piece own = piece_of(in, rank());
+    const Tensor received = Scratch(own.bytes);
     auto operation = Begin(std::move(what), {in, out, received});
-    operation->rounds.push_back(SumRound(
-        {in.dtype(), Bytes(in) + begin * element, count, received, Bytes(out) + begin * element},
-        [&](int peer) { return piece_of(in, peer); }));
-    if (small) return StartCollective(std::move(operation));
+    operation->rounds.push_back(SumRound({in.dtype(), own.data, own.bytes / SizeOf(in.dtype()),
+                                          received, piece_of(out, rank()).data},
+                                         [&](int peer) { return piece_of(in, peer); }));
+    if (!plan.gathers()) return StartCollective(std::move(operation));
     MpiOperation::Round gather;
     ForEachPeer([&](int peer) {
       AddSend(gather, peer, 1, piece_of(out, rank()));
@@ -235,7 +224,10 @@ class MpiCommunicator final : public Communicator {
     mine[0] = color;
     mine[1] = key;
     mine[2] = engine_->next_group_id();
-    MF_RETURN_IF_ERROR(WaitFor(AllGather(own, all), *this));
+    // Under no number: Split is none of the operations that are numbered and counted.
+    std::string what =
+        absl::StrCat("Split of group '", this->name(), "', rank ", rank(), " of ", size());
+    MF_RETURN_IF_ERROR(WaitFor(DoAllGather(std::move(what), own, all), *this));
     int64_t group = 0;
     std::vector<std::pair<int64_t, int>> members;  // (key, rank here)
     for (int member = 0; member < size(); ++member) {
@@ -252,7 +244,10 @@ class MpiCommunicator final : public Communicator {
     engine_->set_next_group_id(static_cast<int>(group) + 1);
     if (color < 0) return std::shared_ptr<Communicator>();
     std::sort(members.begin(), members.end());
-    Group joined{{std::string(name), 0, static_cast<int>(members.size()), deadline()},
+    Group joined{{.name = std::string(name),
+                  .size = static_cast<int>(members.size()),
+                  .deadline = deadline(),
+                  .stats = stats()},
                  {},
                  static_cast<int>(group)};
     for (const auto& [member_key, member] : members) {
@@ -321,12 +316,13 @@ class MpiCommunicator final : public Communicator {
     auto operation = Begin(std::move(what), {in, out});
     operation->channel = channel_;
     operation->shared = {.kind = kind, .bytes = bytes, .root = root};
+    const int64_t sent_bytes = channel_->PlanOf(operation->shared).SentBytes(rank(), root);
     if (in.defined()) {
       operation->shared.dtype = in.dtype();
       operation->shared.in = Bytes(in);
       operation->shared.out = Bytes(out);
     }
-    return Start(std::move(operation));
+    return Start(std::move(operation), sent_bytes);
   }
 
   absl::StatusOr<std::unique_ptr<Work>> StartMessage(std::string what, const Tensor& data,
@@ -339,9 +335,21 @@ class MpiCommunicator final : public Communicator {
   }
 
   absl::StatusOr<std::unique_ptr<Work>> Start(std::shared_ptr<MpiOperation> operation) const {
-    engine_->Start(operation);
+    int64_t sent_bytes = 0;
+    for (const MpiOperation::Round& round : operation->rounds) {
+      for (const MpiTransfer& transfer : round.transfers) {
+        if (transfer.direction == Direction::kSend) sent_bytes += transfer.bytes;
+      }
+    }
+    return Start(std::move(operation), sent_bytes);
+  }
+
+  absl::StatusOr<std::unique_ptr<Work>> Start(std::shared_ptr<MpiOperation> operation,
+                                              int64_t sent_bytes) const {
     std::string what = operation->what;
-    return std::make_unique<MpiWork>(std::move(what), deadline(), engine_, std::move(operation));
+    engine_->Start(operation);
+    return std::make_unique<MpiWork>(std::move(what), deadline(), engine_, std::move(operation),
+                                     sent_bytes);
   }
 
   const World world_;
@@ -375,6 +383,7 @@ absl::StatusOr<WindowOffer> OfferWindow(const World& world, Group group) {
                                 .num_slots = kNumSlots,
                                 .slot_bytes = std::max<int64_t>(slot_bytes, 64 * group.info.size)};
   group.info.name = absl::StrCat("window of ", group.info.name);
+  group.info.stats = nullptr;  // not the program's traffic
   MpiCommunicator by_messages(world, std::move(group), nullptr);
   absl::StatusOr<WindowOffer> offer = ShareWindow(by_messages, shape);
   // The group's operations will say so.

@@ -11,10 +11,13 @@
 namespace meshfold::comm {
 
 SelfCommunicator::SelfCommunicator(std::string name)
-    : SelfCommunicator(std::move(name), std::make_shared<World>()) {}
+    : SelfCommunicator(std::move(name), std::make_shared<World>(), nullptr) {}
 
-SelfCommunicator::SelfCommunicator(std::string name, std::shared_ptr<World> world)
-    : Communicator({.name = std::move(name)}), world_(std::move(world)) {}
+SelfCommunicator::SelfCommunicator(std::string name, std::shared_ptr<World> world,
+                                   std::shared_ptr<TrafficStats> stats)
+    : Communicator(
+          {.name = std::move(name), .transport = "none (one rank)", .stats = std::move(stats)}),
+      world_(std::move(world)) {}
 
 void SelfCommunicator::Abort(const absl::Status& reason) {
   std::lock_guard<std::mutex> lock(world_->mutex);
@@ -90,7 +93,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> SelfCommunicator::DoSplit(int colo
                                                                         absl::string_view name) {
   MF_RETURN_IF_ERROR(AbortedStatus());
   if (color < 0) return std::shared_ptr<Communicator>();
-  return std::shared_ptr<Communicator>(new SelfCommunicator(std::string(name), world_));
+  return std::shared_ptr<Communicator>(new SelfCommunicator(std::string(name), world_, stats()));
 }
 
 }  // namespace meshfold::comm

@@ -24,7 +24,8 @@ class SelfCommunicator final : public Communicator {
     std::mutex mutex;
     absl::Status aborted;  // guarded by mutex; OK until Abort
   };
-  SelfCommunicator(std::string name, std::shared_ptr<World> world);
+  SelfCommunicator(std::string name, std::shared_ptr<World> world,
+                   std::shared_ptr<TrafficStats> stats);
 
   absl::StatusOr<std::unique_ptr<Work>> DoAllReduce(std::string what, const Tensor& in,
                                                     const Tensor& out) override;

@@ -16,7 +16,7 @@ SharedChannel::SharedChannel(std::shared_ptr<SharedWindow> window, int rank)
       num_slots_(window_->shape().num_slots) {}
 
 void SharedChannel::Start(SharedOperation operation) {
-  const SharedPlan plan(operation.kind, operation.bytes, num_ranks_, window_->shape().slot_bytes);
+  const SharedPlan plan = PlanOf(operation);
   active_.push_back({std::move(operation), plan, plan.num_chunks(), absl::OkStatus()});
 }
 

@@ -34,12 +34,15 @@ struct SharedOperation {
   std::function<void(absl::Status)> done;
 };
 
-// Used by one thread at a time.
+// Used by one thread at a time, but for PlanOf.
 class SharedChannel {
  public:
   // The end of rank `rank`; collective in that each rank of the window has one.
   SharedChannel(std::shared_ptr<SharedWindow> window, int rank);
 
+  SharedPlan PlanOf(const SharedOperation& operation) const {
+    return SharedPlan(operation.kind, operation.bytes, num_ranks_, window_->shape().slot_bytes);
+  }
   void Start(SharedOperation operation);
   // Does what needs no waiting, at most one chunk of each stage; whether that was anything. An
   // operation that ranks disagree about ends with Internal on all of them; later ones go on.

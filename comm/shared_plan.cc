@@ -25,6 +25,12 @@ SharedPlan::SharedPlan(SharedKind kind, int64_t bytes, int num_ranks, int64_t sl
       << " " << slot_bytes << " bytes a slot for " << num_ranks << " ranks";
 }
 
+SharedPlan SharedPlan::Uncut(SharedKind kind, int64_t bytes, int num_ranks) {
+  const int64_t whole = (bytes + kLine - 1) / kLine * kLine;
+  const int64_t slots = kind == SharedKind::kReduceScatter ? num_ranks : 1;
+  return SharedPlan(kind, bytes, num_ranks, std::max(whole * slots, num_ranks * kLine));
+}
+
 int64_t SharedPlan::num_chunks() const {
   return std::max<int64_t>(1, (bytes_ + chunk_bytes_ - 1) / chunk_bytes_);
 }

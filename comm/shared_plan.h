@@ -1,4 +1,5 @@
-// How a collective is cut into chunks that fit the slots of a shared window: arithmetic only.
+// How a collective is cut into chunks that fit the slots of a shared window, into parts that ranks
+// add, and what that sends: arithmetic only.
 //
 // Every chunk goes through three stages: each rank copies what others need of it into its slot;
 // when all have, each combines (adds its part, or copies others' out); for long all-reduces, when
@@ -23,6 +24,8 @@ class SharedPlan {
   // reduce-scatter and all-gather, 0 for a barrier. `slot_bytes` is a multiple of 64 that holds 64
   // bytes a rank.
   SharedPlan(SharedKind kind, int64_t bytes, int num_ranks, int64_t slot_bytes);
+  // Of one chunk: as it goes by messages.
+  static SharedPlan Uncut(SharedKind kind, int64_t bytes, int num_ranks);
 
   SharedKind kind() const { return kind_; }
   int64_t bytes() const { return bytes_; }
@@ -39,9 +42,8 @@ class SharedPlan {
   // Of a reduce-scatter: where in each slot the bytes for rank `rank` lie.
   int64_t PlaceFor(int rank) const { return rank * chunk_bytes_; }
 
-  // Bytes that rank `rank` sends, as if each reader got a message of its own: the traffic of the
-  // algorithm. Of n bytes on p ranks: all-reduce 2 n (p - 1) / p in sum over ranks / p, a short one
-  // n (p - 1); reduce-scatter, all-gather and the root of a broadcast n (p - 1).
+  // Bytes that rank `rank` sends, as if each reader got a message of its own: the closed forms of
+  // comm/stats.h.
   int64_t SentBytes(int rank, int root) const;
 
  private:

@@ -1,6 +1,7 @@
 #include "comm/thread_world.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -12,6 +13,7 @@
 #include "comm/deadline_wait.h"
 #include "comm/host_bytes.h"
 #include "comm/rank_order_sum.h"
+#include "comm/shared_plan.h"
 #include "core/base/check.h"
 #include "core/base/exec_context.h"
 #include "core/base/status_macros.h"
@@ -32,6 +34,7 @@ struct World {
 struct Operation {
   bool done = false;
   absl::Status result;
+  std::chrono::steady_clock::time_point ended;
 };
 
 // One rank's part in a collective.
@@ -233,11 +236,35 @@ absl::Status CarryOut(const Message& message) {
   return absl::OkStatus();
 }
 
+// What a rank would send by messages: here the last rank to come moves everything.
+int64_t SentBytes(const Post& post, int rank, int size) {
+  const auto planned = [&](SharedKind kind, int64_t bytes) {
+    return SharedPlan::Uncut(kind, bytes, size).SentBytes(rank, post.root);
+  };
+  switch (post.kind) {
+    case Post::Kind::kAllReduce:
+      return planned(SharedKind::kAllReduce, post.in.nbytes());
+    case Post::Kind::kReduceScatter:
+      return planned(SharedKind::kReduceScatter, post.out.nbytes());
+    case Post::Kind::kAllGather:
+      return planned(SharedKind::kAllGather, post.in.nbytes());
+    case Post::Kind::kBroadcast:
+      return planned(SharedKind::kBroadcast, post.in.nbytes());
+    case Post::Kind::kAllToAllV:
+      return post.in.nbytes() - post.in_rows[static_cast<size_t>(rank)] * RowBytes(post.in);
+    case Post::Kind::kBarrier:
+    case Post::Kind::kSplit:
+      return 0;
+  }
+  return 0;
+}
+
 // --- waiting ----------------------------------------------------------------------------------
 
 void Finish(World& world, Operation& operation, absl::Status result) {
   std::lock_guard<std::mutex> lock(world.mutex);
   operation.done = true;
+  operation.ended = std::chrono::steady_clock::now();
   operation.result = std::move(result);
   world.changed.notify_all();
 }
@@ -253,8 +280,8 @@ absl::Status Await(World& world, const Operation& operation, absl::Duration dead
 class ThreadWork final : public Work {
  public:
   ThreadWork(std::string what, absl::Duration deadline, std::vector<Tensor> buffers,
-             std::shared_ptr<World> world, std::shared_ptr<Operation> operation)
-      : Work(std::move(what), deadline, std::move(buffers)),
+             int64_t sent_bytes, std::shared_ptr<World> world, std::shared_ptr<Operation> operation)
+      : Work(std::move(what), deadline, std::move(buffers), sent_bytes),
         world_(std::move(world)),
         operation_(std::move(operation)) {}
 
@@ -266,6 +293,10 @@ class ThreadWork final : public Work {
  private:
   absl::Status DoWait(absl::Duration deadline) override {
     return Await(*world_, *operation_, deadline);
+  }
+  Time EndedAt() override {
+    std::lock_guard<std::mutex> lock(world_->mutex);
+    return operation_->done ? operation_->ended : std::chrono::steady_clock::now();
   }
 
   const std::shared_ptr<World> world_;
@@ -352,7 +383,8 @@ class ThreadCommunicator final : public Communicator {
     const size_t me = static_cast<size_t>(rank());
     const std::shared_ptr<Group>& group = split->groups[me];
     if (group == nullptr) return std::shared_ptr<Communicator>();
-    const CommunicatorInfo info{std::string(name), split->ranks[me], group->size, deadline()};
+    const CommunicatorInfo info{std::string(name), split->ranks[me], group->size,
+                                deadline(),        "threads",        stats()};
     return std::shared_ptr<Communicator>(
         std::make_shared<ThreadCommunicator>(info, world_rank_, group));
   }
@@ -382,11 +414,12 @@ class ThreadCommunicator final : public Communicator {
     MF_RETURN_IF_ERROR(Enter(post.what, post.in));
     std::string what = post.what;
     std::vector<Tensor> buffers = {post.in, post.out};
+    const int64_t sent_bytes = SentBytes(post, rank(), size());
     absl::StatusOr<std::shared_ptr<Collective>> collective = Arrive(std::move(post));
     if (!collective.ok()) {
       return std::make_unique<FinishedWork>(std::move(what), collective.status());
     }
-    return std::make_unique<ThreadWork>(std::move(what), deadline(), std::move(buffers),
+    return std::make_unique<ThreadWork>(std::move(what), deadline(), std::move(buffers), sent_bytes,
                                         group_->world, *std::move(collective));
   }
 
@@ -417,7 +450,8 @@ class ThreadCommunicator final : public Communicator {
     }
     if (is_complete) Finish(world(), *message, CarryOut(*message));
     return std::make_unique<ThreadWork>(std::move(what), deadline(), std::vector<Tensor>{data},
-                                        group_->world, std::move(message));
+                                        is_send ? data.nbytes() : 0, group_->world,
+                                        std::move(message));
   }
 
   // Joins this group's next collective, and carries it out as its last rank. Aborted when the world
@@ -459,7 +493,7 @@ std::vector<std::shared_ptr<Communicator>> MakeThreadWorld(const ThreadWorldOpti
   group->size = options.size;
   std::vector<std::shared_ptr<Communicator>> ends;
   for (int rank = 0; rank < options.size; ++rank) {
-    const CommunicatorInfo info{"world", rank, options.size, options.deadline};
+    const CommunicatorInfo info{"world", rank, options.size, options.deadline, "threads"};
     ends.push_back(std::make_shared<ThreadCommunicator>(info, rank, group));
   }
   return ends;

@@ -1,11 +1,15 @@
 // Work: a communication operation in flight.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "comm/stats.h"
 #include "core/backend/completion.h"
 #include "core/tensor/tensor.h"
 
@@ -35,19 +39,33 @@ class Work : public Completion {
   const std::string& what() const { return what_; }
 
  protected:
-  // `deadline` is the communicator's, for WaitOn.
-  Work(std::string what, absl::Duration deadline, std::vector<Tensor> buffers);
+  using Time = std::chrono::steady_clock::time_point;
+
+  // `deadline` is the communicator's, for WaitOn; `sent_bytes` as comm/stats.h counts them.
+  Work(std::string what, absl::Duration deadline, std::vector<Tensor> buffers,
+       int64_t sent_bytes = 0);
 
   // Waits at most `deadline`. The base turns DeadlineExceeded into a message with what().
   virtual absl::Status DoWait(absl::Duration deadline) = 0;
+
+  // When the operation was over, after DoWait has said that it is. Here: now.
+  virtual Time EndedAt();
 
   // For implementations whose WaitOn does not block the host.
   void MarkWaited() { waited_ = true; }
 
  private:
+  friend class Communicator;
+  // Counts this operation, issued at `issued`, and later its waits, under `key`.
+  void CountIn(std::shared_ptr<TrafficStats> stats, TrafficKey key, Time issued);
+
   const std::string what_;
   const absl::Duration deadline_;
   std::vector<Tensor> buffers_;
+  const int64_t sent_bytes_;
+  std::shared_ptr<TrafficStats> stats_;  // null: not counted
+  TrafficKey key_;
+  Time issued_;
   bool waited_ = false;
   bool finished_ = false;
   absl::Status result_;
@@ -61,7 +79,9 @@ class FinishedWork final : public Work {
 
  private:
   absl::Status DoWait(absl::Duration deadline) override;
+  Time EndedAt() override { return ended_; }
   const absl::Status status_;
+  const Time ended_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace meshfold::comm

@@ -6,6 +6,7 @@
 // they hold for ranks that are threads, processes or machines.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -399,6 +400,74 @@ TEST_P(CommunicatorConformance, GroupsOverlapInTime) {
       const int64_t size = groups[i % 3]->size();
       EXPECT_EQ(Read<int64_t>(sums[i]), (std::vector<int64_t>{expected[i], size * (size - 1) / 2}));
     }
+  });
+}
+
+// What `operation` sends from here, and how often it was called, since the last look.
+inline TrafficCount TakeCount(Communicator& world, const std::string& operation) {
+  return world.stats()->TakeSnapshot()[{world.name(), operation}];
+}
+
+// The closed forms of comm/stats.h; sums of all ranks where those of one depend on rounding.
+TEST_P(CommunicatorConformance, CountsTheBytesItSends) {
+  RunRanks([](Communicator& world) {
+    const int64_t peers = world.size() - 1;
+    for (const int64_t n : {0, 1, 16, 331, 8192, 8193, 50001}) {
+      const Tensor part = Empty({n}), whole = Empty({n * world.size()});
+      std::fill_n(part.data<float>(), n, 0.0f);
+      std::fill_n(whole.data<float>(), whole.numel(), 0.0f);
+      world.stats()->TakeSnapshot();
+      Wait(world.AllReduce(part, part));
+      const Tensor total = Filled<int64_t>({TakeCount(world, "AllReduce").sent_bytes});
+      Wait(world.AllReduce(total, total));
+      const bool may_be_short = 4 * n <= 32768;
+      const int64_t by_parts = 2 * 4 * n * peers, sent = Read<int64_t>(total)[0];
+      EXPECT_TRUE(sent == (may_be_short ? 4 * n * peers * world.size() : by_parts) ||
+                  (may_be_short && sent == by_parts))
+          << sent << " bytes of " << n << " floats";
+      world.stats()->TakeSnapshot();
+
+      Wait(world.ReduceScatter(whole, part));
+      EXPECT_EQ(TakeCount(world, "ReduceScatter").sent_bytes, 4 * n * peers);
+      Wait(world.AllGather(part, whole));
+      EXPECT_EQ(TakeCount(world, "AllGather").sent_bytes, 4 * n * peers);
+      const int root = static_cast<int>(n % world.size());
+      Wait(world.Broadcast(part, root));
+      EXPECT_EQ(TakeCount(world, "Broadcast").sent_bytes, world.rank() == root ? 4 * n * peers : 0);
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, CountsRowsMessagesAndGroupsApart) {
+  RunRanks([](Communicator& world) {
+    const auto group = world.Split(0, world.rank(), "group").value();
+    EXPECT_TRUE(world.stats()->TakeSnapshot().empty()) << "Split is not counted";
+    std::vector<int64_t> in_rows, out_rows;
+    int64_t num_in = 0, num_out = 0;
+    for (int peer = 0; peer < world.size(); ++peer) {
+      num_in += in_rows.emplace_back(RowsBetween(world.rank(), peer, -1));
+      num_out += out_rows.emplace_back(RowsBetween(peer, world.rank(), -1));
+    }
+    Wait(world.AllToAllV(Empty({num_in, 5}), in_rows, Empty({num_out, 5}), out_rows));
+    Wait(group->Barrier());
+    Wait(group->Barrier());
+    const Tensor data = Empty({9}, DType::kU8);
+    if (world.size() > 1 && world.rank() == 0) Wait(group->Send(data, 1));
+    if (world.rank() == 1) Wait(group->Recv(data, 0));
+    TrafficSnapshot counts = world.stats()->TakeSnapshot();
+    const int64_t own = in_rows[static_cast<size_t>(world.rank())];
+    const TrafficCount rows = counts[{"world", "AllToAllV"}];
+    EXPECT_EQ(rows.calls, 1);
+    EXPECT_EQ(rows.sent_bytes, (num_in - own) * 5 * 4);
+    EXPECT_GE(rows.in_flight, absl::ZeroDuration());
+    const TrafficCount barriers = counts[{"group", "Barrier"}];
+    EXPECT_EQ(barriers.calls, 2);
+    EXPECT_EQ(barriers.sent_bytes, 0);
+    const TrafficCount sends = counts[{"group", "Send"}], receives = counts[{"group", "Recv"}];
+    EXPECT_EQ(sends.sent_bytes, world.size() > 1 && world.rank() == 0 ? 9 : 0);
+    EXPECT_EQ(receives.calls, world.rank() == 1);
+    EXPECT_EQ(receives.sent_bytes, 0);
+    EXPECT_EQ(group->stats(), world.stats());
   });
 }
 
