@@ -77,5 +77,13 @@ TEST(LoadStatisticsTest, NoRowsAndOneExpert) {
   EXPECT_DOUBLE_EQ(one.p95, 1.0);
 }
 
+TEST(KeptRowsTest, EarlierRanksComeFirst) {
+  const std::vector<std::vector<int64_t>> counts_RE = {{3, 0, 9}, {2, 0, 1}, {4, 5, 0}};
+  EXPECT_EQ(KeptRows(counts_RE, 4),
+            (std::vector<std::vector<int64_t>>{{3, 0, 4}, {1, 0, 0}, {0, 4, 0}}));
+  EXPECT_EQ(KeptRows(counts_RE, 10), counts_RE);
+  EXPECT_TRUE(KeptRows({}, 4).empty());
+}
+
 }  // namespace
 }  // namespace meshfold::moe

@@ -31,6 +31,7 @@ TEST_F(StepContextTest, PositionsRestartInEachDocument) {
 
 TEST_F(StepContextTest, PaddingIsMarked) {
   PackedBatch batch = MakePackedBatch({5, 6, 7, 0, 0}, {6, 7, -1, -1, -1}, {0, 3, 5}, 2);
+  EXPECT_EQ(batch.num_padding, 2);
   EXPECT_THAT(ToVector<int32_t>(batch.valid), ElementsAre(1, 1, 1, 0, 0));
   EXPECT_THAT(ToVector<int32_t>(batch.targets), ElementsAre(6, 7, -1, -1, -1));
   EXPECT_THAT(ToVector<int32_t>(batch.positions), ElementsAre(0, 1, 2, 0, 1));
