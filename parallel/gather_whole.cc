@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
+#include "comm/wait.h"
 #include "core/base/status_macros.h"
 #include "core/tensor/allocator.h"
 #include "core/tensor/box.h"
@@ -117,8 +118,7 @@ Tensor Dense(const Tensor& tensor) {
 absl::Status SendShare(comm::Communicator& world, const Share& share) {
   for (const auto& [name, tensor] : share.tensors) {
     if (tensor.numel() == 0) continue;
-    MF_ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, world.Send(Dense(tensor), 0));
-    MF_RETURN_IF_ERROR(work->HostWait(world.deadline()));
+    MF_RETURN_IF_ERROR(comm::WaitFor(world.Send(Dense(tensor), 0), world));
   }
   return absl::OkStatus();
 }
@@ -131,8 +131,7 @@ absl::Status ReceiveShare(comm::Communicator& world, int rank, const Plan& plan)
     const bool in_place = box.IsWhole(info.shape);
     const Tensor part =
         in_place ? whole : Tensor::Contiguous(box.shape(), info.dtype, SystemHostAllocator());
-    MF_ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, world.Recv(part, rank));
-    MF_RETURN_IF_ERROR(work->HostWait(world.deadline()));
+    MF_RETURN_IF_ERROR(comm::WaitFor(world.Recv(part, rank), world));
     if (!in_place) CopyIntoWhole(part, box, whole);
   }
   return absl::OkStatus();

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 
+#include "comm/wait.h"
 #include "core/base/status_macros.h"
 #include "core/tensor/allocator.h"
 #include "core/tensor/tensor.h"
@@ -17,8 +17,7 @@ absl::StatusOr<std::vector<double>> SumOverRanks(comm::Communicator& group,
   const Tensor own = Tensor::Contiguous({n}, DType::kF64, SystemHostAllocator());
   const Tensor all = Tensor::Contiguous({group.size(), n}, DType::kF64, SystemHostAllocator());
   std::copy(values.begin(), values.end(), own.data<double>());
-  MF_ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, group.AllGather(own, all));
-  MF_RETURN_IF_ERROR(work->HostWait(group.deadline()));
+  MF_RETURN_IF_ERROR(comm::WaitFor(group.AllGather(own, all), group));
   std::vector<double> sums(values.size(), 0.0);
   for (int64_t rank = 0; rank < group.size(); ++rank) {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += all.row<double>(rank)[i];

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/wait.h"
 #include "core/base/status_macros.h"
 #include "core/tensor/allocator.h"
 #include "core/tensor/tensor.h"
@@ -20,11 +21,6 @@ Tensor HostTensor(const Shape& shape, DType dtype) {
   return Tensor::Contiguous(shape, dtype, SystemHostAllocator());
 }
 
-absl::Status Finish(comm::Communicator& group, absl::StatusOr<std::unique_ptr<comm::Work>> work) {
-  if (!work.ok()) return work.status();
-  return (*work)->HostWait(group.deadline());
-}
-
 // [size][values.size()]: the values of every rank.
 absl::StatusOr<Tensor> AllGatherNumbers(comm::Communicator& group,
                                         const std::vector<int64_t>& values) {
@@ -32,7 +28,7 @@ absl::StatusOr<Tensor> AllGatherNumbers(comm::Communicator& group,
   const Tensor own = HostTensor({n}, DType::kI64);
   const Tensor all = HostTensor({group.size(), n}, DType::kI64);
   std::copy(values.begin(), values.end(), own.data<int64_t>());
-  MF_RETURN_IF_ERROR(Finish(group, group.AllGather(own, all)));
+  MF_RETURN_IF_ERROR(comm::WaitFor(group.AllGather(own, all), group));
   return all;
 }
 
@@ -57,7 +53,7 @@ absl::Status AgreeOnStatus(comm::Communicator& group, const absl::Status& status
   if (failed == group.size()) return absl::OkStatus();
   message.resize(static_cast<size_t>(all.row<int64_t>(failed)[1]));
   const Tensor bytes = BytesOf(message);
-  MF_RETURN_IF_ERROR(Finish(group, group.Broadcast(bytes, failed)));
+  MF_RETURN_IF_ERROR(comm::WaitFor(group.Broadcast(bytes, failed), group));
   return absl::Status(
       static_cast<absl::StatusCode>(all.row<int64_t>(failed)[0]),
       absl::StrCat("rank ", failed, ": ",
@@ -69,7 +65,7 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(comm::Communicator& group,
   MF_ASSIGN_OR_RETURN(const Tensor sizes,
                       AllGatherNumbers(group, {static_cast<int64_t>(text.size())}));
   if (group.rank() != 0) {
-    if (!text.empty()) MF_RETURN_IF_ERROR(Finish(group, group.Send(BytesOf(text), 0)));
+    if (!text.empty()) MF_RETURN_IF_ERROR(comm::WaitFor(group.Send(BytesOf(text), 0), group));
     return std::vector<std::string>();
   }
   std::vector<std::string> texts = {std::string(text)};
@@ -77,7 +73,7 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(comm::Communicator& group,
     std::string received(static_cast<size_t>(sizes.row<int64_t>(rank)[0]), '\0');
     const Tensor bytes = BytesOf(received);
     if (!received.empty()) {
-      MF_RETURN_IF_ERROR(Finish(group, group.Recv(bytes, rank)));
+      MF_RETURN_IF_ERROR(comm::WaitFor(group.Recv(bytes, rank), group));
       std::memcpy(received.data(), bytes.raw(), received.size());
     }
     texts.push_back(std::move(received));

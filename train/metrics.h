@@ -27,10 +27,12 @@ struct StepMetrics {
   double tokens_per_second = 0.0;
   double step_seconds = 0.0;
   double mfu = 0.0;  // share of the GEMM rate measured at start; 0 when not measured
+  // Of this rank: of an operation from issue to completion, and for how long compute waited; what
+  // is left of the step; bytes sent, by group.
   double compute_seconds = 0.0;
   double comm_seconds = 0.0;
   double exposed_comm_seconds = 0.0;
-  std::map<std::string, int64_t> comm_bytes;  // by group
+  std::map<std::string, int64_t> comm_bytes;
   int64_t memory_peak_bytes = 0;              // of the device pool, since the last step
   int64_t dropped_tokens = 0;                 // token copies beyond expert capacity
   bool has_experts = false;

@@ -61,7 +61,7 @@ absl::StatusOr<BuiltModel> BuildLayers(const Config& run, int64_t data_vocab,
 
 }  // namespace
 
-absl::Status CheckKnownAxes(const Config& config, const parallel::RankLayout& layout) {
+absl::Status CheckKnownAxes(const Config& config) {
   const auto check = [](absl::string_view key, int64_t size) {
     if (size <= 1) return absl::OkStatus();
     return absl::UnimplementedError(
@@ -74,13 +74,6 @@ absl::Status CheckKnownAxes(const Config& config, const parallel::RankLayout& la
   if (p.zero_stage > 0) {
     return absl::UnimplementedError(absl::StrCat("parallel.zero.stage is ", p.zero_stage,
                                                  "; this version keeps whole optimizer states"));
-  }
-  const int64_t token_ranks = layout.dense.size("dp") * layout.dense.size("tp");
-  if (config.moe.options.capacity_factor > 0 && token_ranks > 1) {
-    // Which rows are kept depends on the tokens of other ranks then.
-    return absl::UnimplementedError(
-        absl::StrCat("moe.capacity_factor ", config.moe.options.capacity_factor, " with ",
-                     token_ranks, " ranks that share a micro-batch is not in this version"));
   }
   return absl::OkStatus();
 }

@@ -27,8 +27,8 @@ struct BuiltModel {
 };
 
 // Unimplemented, naming the key and its value, where `config` asks for an axis that this version
-// does not have, or for what it cannot do on the ranks of `layout`.
-absl::Status CheckKnownAxes(const Config& config, const parallel::RankLayout& layout);
+// does not have.
+absl::Status CheckKnownAxes(const Config& config);
 
 // Builds what `config.model` describes and initialises it from the seed, or takes architecture and
 // weights from the Hugging Face directory config.model.hf. `data_vocab`: vocabulary of the data,

@@ -8,6 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "comm/stats.h"
+#include "comm/wait.h"
 #include "core/base/status_macros.h"
 #include "core/data/statistics.h"
 #include "core/io/file.h"
@@ -105,6 +107,16 @@ double ReadScalar(const Tensor& scalar) {
   return value;
 }
 
+// This rank's traffic of a step. Groups without any (of one rank) are left out.
+void AddTraffic(const comm::TrafficSnapshot& traffic, StepMetrics& metrics) {
+  for (const auto& [key, count] : traffic) {
+    metrics.comm_seconds += absl::ToDoubleSeconds(count.in_flight);
+    metrics.exposed_comm_seconds += absl::ToDoubleSeconds(count.exposed);
+    if (count.sent_bytes > 0) metrics.comm_bytes[key.group] += count.sent_bytes;
+  }
+  metrics.compute_seconds = metrics.step_seconds - metrics.exposed_comm_seconds;
+}
+
 // Better now than hours later, at the first checkpoint.
 absl::Status CheckWritable(const std::string& directory) {
   MF_RETURN_IF_ERROR(MakeDirs(directory));
@@ -127,7 +139,7 @@ Trainer::~Trainer() = default;
 absl::Status Trainer::Build() {
   MF_ASSIGN_OR_RETURN(const parallel::RankLayout layout,
                       LayoutOf(config_, world_.communicator->size()));
-  MF_RETURN_IF_ERROR(CheckKnownAxes(config_, layout));
+  MF_RETURN_IF_ERROR(CheckKnownAxes(config_));
   MF_ASSIGN_OR_RETURN(meshes_, parallel::Meshes::Create(world_.communicator, layout));
   MF_ASSIGN_OR_RETURN(runtime_, Runtime::Create(RuntimeOf(config_, world_.ranks_on_node)));
   ScopedExecContext scope(runtime_->context());
@@ -165,8 +177,7 @@ absl::Status Trainer::ReduceGradients() {
 }
 
 absl::Status Trainer::Meet() {
-  MF_ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> barrier, world_.communicator->Barrier());
-  return barrier->HostWait(world_.communicator->deadline());
+  return comm::WaitFor(world_.communicator->Barrier(), *world_.communicator);
 }
 
 absl::Status Trainer::Restore(const ResumeOptions& resume) {
@@ -195,6 +206,7 @@ absl::StatusOr<StepMetrics> Trainer::RunStep(const GlobalBatch& batch) {
   ScopedExecContext scope(runtime_->context());
   Clock::time_point start = Clock::now();
   runtime_->allocator().ResetPeak();
+  world_.communicator->stats()->TakeSnapshot();  // of what came between steps
   StepMetrics metrics;
   metrics.step = step() + 1;
   metrics.lr = optim::LearningRate(ScheduleOf(config_), step());
@@ -212,7 +224,8 @@ absl::StatusOr<StepMetrics> Trainer::RunStep(const GlobalBatch& batch) {
     model_.layers->OnStepEnd(contexts_);
   }));
   contexts_.clear();
-  metrics.step_seconds = metrics.compute_seconds = SecondsSince(start);
+  metrics.step_seconds = SecondsSince(start);
+  AddTraffic(world_.communicator->stats()->TakeSnapshot(), metrics);
   metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_seconds;
   metrics.memory_peak_bytes = runtime_->allocator().stats().peak_live_bytes;
   if (gemm_rate_ > 0.0) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/thread_world.h"
 #include "tests/optim/parameters.h"
 #include "tests/testing/expect_close.h"
 #include "tests/testing/scoped_test_context.h"
@@ -131,6 +132,27 @@ TEST_F(GradNormTest, ClipScaleIsTorchs) {
   EXPECT_EQ(scale(100, 0), 1);  // off
   EXPECT_EQ(scale(std::numeric_limits<double>::infinity(), 1), 0);
   EXPECT_TRUE(std::isnan(scale(std::numeric_limits<double>::quiet_NaN(), 1)));
+}
+
+// A vector cut over tp with gradient 3 on one rank and 4 on the other, beside one that both hold.
+TEST(GradNormPartsTest, EveryPartCountsOnce) {
+  const RankLayout ranks = PlanRanks({.data = 1, .tensor = 2}, 2).value();
+  testing::ScopedTestContext context;
+  const absl::Status status = comm::RunThreadWorld({.size = 2}, [&](comm::Communicator& world) {
+    const auto parameter = [](double gradient) {
+      Parameter made = testing::ParameterOf("p", testing::MakeTensor({1}, {1}));
+      made.value.grad().SetBuffer(testing::UnwrittenTensor({1}));
+      testing::SetGradient(made, testing::MakeTensor({gradient}, {1}));
+      return made;
+    };
+    Parameter cut = parameter(world.rank() == 0 ? 3 : 4), held = parameter(12);
+    cut.layout.placements = {{.axis = "tp", .dim = 0, .parts = 2}};
+    const std::vector<Parameter*> only_cut = {&cut}, both = {&cut, &held};
+    EXPECT_DOUBLE_EQ(GradNorm(PartsForNorm(only_cut, ranks, world.rank()), world), 5.0);
+    EXPECT_DOUBLE_EQ(GradNorm(PartsForNorm(both, ranks, world.rank()), world), 13.0);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 }  // namespace

@@ -108,7 +108,6 @@ TEST_F(DataParallelTest, AxesThatAreNotThereAreRefused) {
   };
   EXPECT_THAT(refusal({"parallel.pipeline=2"}, 2), ::testing::HasSubstr("parallel.pipeline is 2"));
   EXPECT_THAT(refusal({"parallel.zero.stage=1"}, 2), ::testing::HasSubstr("zero.stage is 1"));
-  EXPECT_THAT(refusal({"moe.capacity_factor=1.5"}, 2), ::testing::HasSubstr("capacity_factor 1.5"));
   EXPECT_THAT(refusal({}, 3), ::testing::HasSubstr("3"));  // 4 samples do not divide by 3
 }
 

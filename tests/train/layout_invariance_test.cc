@@ -116,6 +116,20 @@ TEST_F(LayoutInvarianceTest, DocumentsAndMicroBatches) {
   }
 }
 
+// Which rows are dropped depends on the tokens of all ranks.
+TEST_F(LayoutInvarianceTest, CapacityCountsTheTokensOfAllRanks) {
+  const std::vector<std::string> keys = {"model.family=qwen3_moe", "model.num_kv_heads=2",
+                                         "optimizer.name=sgd", "moe.capacity_factor=0.8"};
+  const RunResult alone = TrainAlone(MakeConfig(kMoe, keys));
+  EXPECT_GT(alone.steps[0].dropped_tokens, 0);
+  for (const RanksOfLayout& layout : LayoutsOf(4, 4, 4)) {
+    SCOPED_TRACE(absl::StrJoin(layout.keys, " "));
+    std::vector<std::string> of_layout = keys;
+    of_layout.insert(of_layout.end(), layout.keys.begin(), layout.keys.end());
+    ExpectSame(MakeConfig(kMoe, of_layout), alone, 4);
+  }
+}
+
 // One run through many layouts, two steps on each: no sample twice or skipped, what was saved comes
 // back bit for bit, and the losses are those of one process that never stopped.
 TEST_F(LayoutInvarianceTest, ARunGoesOnUnderAnyLayout) {

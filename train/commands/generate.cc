@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "comm/wait.h"
 #include "core/base/status_macros.h"
 #include "core/data/tokenizer.h"
 #include "core/tensor/allocator.h"
@@ -17,8 +18,7 @@ namespace {
 int32_t TokenOfFirstRank(comm::Communicator& world, int32_t token) {
   const Tensor shared = Tensor::Contiguous({1}, DType::kI32, SystemHostAllocator());
   shared.data<int32_t>()[0] = token;
-  std::unique_ptr<comm::Work> work = ValueOrThrow(world.Broadcast(shared, 0));
-  ThrowIfError(work->HostWait(world.deadline()));
+  ThrowIfError(comm::WaitFor(world.Broadcast(shared, 0), world));
   return shared.data<int32_t>()[0];
 }
 

@@ -27,7 +27,7 @@ std::vector<std::string> WithoutLayout(const std::vector<std::string>& overrides
 absl::StatusOr<LoadedModel> Prepare(const Config& config, const World& world) {
   MF_ASSIGN_OR_RETURN(const parallel::RankLayout ranks,
                       LayoutOf(config, world.communicator->size()));
-  MF_RETURN_IF_ERROR(CheckKnownAxes(config, ranks));
+  MF_RETURN_IF_ERROR(CheckKnownAxes(config));
   MF_ASSIGN_OR_RETURN(parallel::Meshes meshes, parallel::Meshes::Create(world.communicator, ranks));
   MF_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
                       Runtime::Create(RuntimeOf(config, world.ranks_on_node)));
