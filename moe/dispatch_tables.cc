@@ -1,6 +1,7 @@
 #include "moe/dispatch_tables.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/base/check.h"
@@ -30,6 +31,18 @@ void ForEachToken(const SlotTargets& slots, F&& body) {
   }
 }
 
+std::vector<int64_t> RowsToMembers(const SlotTargets& slots, int64_t num_targets,
+                                   int64_t num_members) {
+  std::vector<int64_t> rows_to_target(static_cast<size_t>(num_targets), 0), rows_M;
+  ForEachToken(slots, [&](int64_t, const std::vector<int32_t>& targets) {
+    for (int32_t target : targets) ++rows_to_target[static_cast<size_t>(target)];
+  });
+  for (int64_t rows : rows_to_target) {
+    rows_M.insert(rows_M.end(), static_cast<size_t>(num_members / num_targets), rows);
+  }
+  return rows_M;
+}
+
 }  // namespace
 
 SlotTargets TargetsOf(const SortedTokens& sorted, const ExpertPlan& plan, int64_t source) {
@@ -45,6 +58,8 @@ SlotTargets TargetsOf(const SortedTokens& sorted, const ExpertPlan& plan, int64_
     if (share.source != source) continue;
     const int32_t group = GroupOf(plan.groups[static_cast<size_t>(share.target)], share.expert);
     int64_t& next = next_E[static_cast<size_t>(share.expert)];
+    MF_CHECK_LE(next + share.num_rows, sorted.rows.offsets[static_cast<size_t>(share.expert) + 1])
+        << " rows of expert " << share.expert << " in the plan and here";
     for (const int64_t end = next + share.num_rows; next < end; ++next) {
       const size_t slot = static_cast<size_t>(row_to_slot[static_cast<size_t>(next)]);
       slots.target_TK[slot] = static_cast<int32_t>(share.target);
@@ -60,17 +75,10 @@ SendTable MakeSendTable(const SlotTargets& slots, int64_t num_targets, int64_t n
   const int64_t each = num_members / num_targets, top_k = slots.top_k;
   const int64_t width = std::min(top_k, num_targets) * each;
   SendTable table;
-  table.rows_M.assign(static_cast<size_t>(num_members), 0);
-  ForEachToken(slots, [&](int64_t, const std::vector<int32_t>& targets) {
-    for (int32_t target : targets) table.rows_M[static_cast<size_t>(target * each)] += 1;
-  });
-  std::vector<int64_t> next_M;
-  int64_t num_rows = 0;
-  for (size_t member = 0; member < table.rows_M.size(); ++member) {
-    table.rows_M[member] = table.rows_M[member - member % static_cast<size_t>(each)];
-    next_M.push_back(num_rows);
-    num_rows += table.rows_M[member];
-  }
+  table.rows_M = RowsToMembers(slots, num_targets, num_members);
+  std::vector<int64_t> next_M(table.rows_M.size(), 0);
+  std::partial_sum(table.rows_M.begin(), table.rows_M.end() - 1, next_M.begin() + 1);
+  const int64_t num_rows = next_M.back() + table.rows_M.back();
   std::vector<int32_t> row_to_slot(static_cast<size_t>(num_rows));
   std::vector<int32_t> token_rows(static_cast<size_t>(slots.num_tokens * width), -1);
   std::vector<int32_t> groups_SK(static_cast<size_t>(num_rows * top_k), -1);
