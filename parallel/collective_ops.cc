@@ -244,8 +244,7 @@ Variable RowExchange::Finish() {
   const Variable arrived = std::exchange(in_flight_, Variable());
   if (!ShouldRecord({arrived})) return arrived;
   auto backward = [flight = flight_](BackwardCall& call) {
-    flight->gradient =
-        flight->Issue(call.grad_out(), flight->splits.receive, flight->splits.send);
+    flight->gradient = flight->Issue(call.grad_out(), flight->splits.receive, flight->splits.send);
     call.Set(0, call.grad_out());  // a stand-in: Start's backward has the gradient
   };
   return Record("RowExchangeFinish", {arrived.data()}, {arrived}, Saved(), backward)[0];

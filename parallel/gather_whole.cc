@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/check.h"
 #include "comm/wait.h"
+#include "core/base/check.h"
 #include "core/base/status_macros.h"
 #include "core/tensor/allocator.h"
 #include "core/tensor/box.h"

@@ -39,19 +39,19 @@ class VocabularyHead : public LossHead {
 
   Variable Compute(const Variable& x, const Variable& weight, StepContext& context) override {
     const PackedBatch& batch = context.batch();
-    const Variable all = options_.sequence ? GatherRows(x, batch.num_tokens(), group_)
-                                           : CopyToGroup(x, group_);
+    const Variable all =
+        options_.sequence ? GatherRows(x, batch.num_tokens(), group_) : CopyToGroup(x, group_);
     if (!batch.targets.defined()) {
       context.logits = WholeLogits(Linear(all, weight).data());
       return Variable();
     }
     Tensor own_logits;
-    Variable loss = LinearCrossEntropy(
-        all, weight, batch.targets,
-        {.scale = context.options().loss_scale,
-         .logits = context.options().want_logits ? &own_logits : nullptr,
-         .part = {.first = own_.begin, .size = options_.vocab_size},
-         .combine = [this](const Tensor& statistics) { Combine(statistics); }});
+    Variable loss =
+        LinearCrossEntropy(all, weight, batch.targets,
+                           {.scale = context.options().loss_scale,
+                            .logits = context.options().want_logits ? &own_logits : nullptr,
+                            .part = {.first = own_.begin, .size = options_.vocab_size},
+                            .combine = [this](const Tensor& statistics) { Combine(statistics); }});
     if (own_logits.defined()) context.logits = WholeLogits(own_logits);
     return loss;
   }

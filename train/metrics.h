@@ -33,8 +33,8 @@ struct StepMetrics {
   double comm_seconds = 0.0;
   double exposed_comm_seconds = 0.0;
   std::map<std::string, int64_t> comm_bytes;
-  int64_t memory_peak_bytes = 0;              // of the device pool, since the last step
-  int64_t dropped_tokens = 0;                 // token copies beyond expert capacity
+  int64_t memory_peak_bytes = 0;  // of the device pool, since the last step
+  int64_t dropped_tokens = 0;     // token copies beyond expert capacity
   bool has_experts = false;
   double load_max_over_mean = 0.0, load_min = 0.0, load_p50 = 0.0, load_p95 = 0.0;
 };

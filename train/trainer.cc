@@ -285,8 +285,8 @@ void Trainer::SumLossesAndLoads(int64_t num_micro_batches, StepMetrics& metrics)
   for (const auto& [layer, load] : load_by_layer) {
     values.insert(values.end(), load.begin(), load.end());
   }
-  values = ValueOrThrow(
-      parallel::SumOverRanks(*meshes_->dense.group("dp_tp").communicator, values));
+  values =
+      ValueOrThrow(parallel::SumOverRanks(*meshes_->dense.group("dp_tp").communicator, values));
   metrics.lm_loss = values[0];
   metrics.aux_loss = values[1];
   metrics.z_loss = values[2];

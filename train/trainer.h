@@ -102,7 +102,7 @@ class Trainer {
   World world_;
   std::optional<parallel::Meshes> meshes_;  // set by Build
   std::unique_ptr<Runtime> runtime_;        // before all that holds its memory
-  std::unique_ptr<Loader> loader_;        // null: the caller brings batches
+  std::unique_ptr<Loader> loader_;          // null: the caller brings batches
   BuiltModel model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::vector<Parameter*> parameters_;

@@ -13,7 +13,8 @@ namespace {
 
 double RelativeDifference(double a, double b) {
   if (a == b) return 0.0;
-  return b == 0.0 || std::isnan(a) || std::isnan(b) ? std::numeric_limits<double>::infinity() : std::abs(a - b) / std::abs(b);
+  return b == 0.0 || std::isnan(a) || std::isnan(b) ? std::numeric_limits<double>::infinity()
+                                                    : std::abs(a - b) / std::abs(b);
 }
 
 // Infinite for shapes that differ and for anything that is not a number.
@@ -39,8 +40,8 @@ class Differences {
       largest_at_ = what;
     }
     if (!first_.empty() || difference <= bound) return;  // NaN is infinite by now
-    first_ = absl::StrFormat("%s differs by %.3g (at most %.3g are allowed)", what, difference,
-                             bound);
+    first_ =
+        absl::StrFormat("%s differs by %.3g (at most %.3g are allowed)", what, difference, bound);
   }
   // "largest relative difference 1e-7 (the loss of step 1)", from there on anew.
   std::string TakeLargest() {
@@ -56,8 +57,8 @@ class Differences {
   std::string largest_at_, first_;
 };
 
-void CompareSteps(const StepsTrace& ranks, const StepsTrace& alone, const VerifyTolerance& tolerance,
-                  Differences& differences) {
+void CompareSteps(const StepsTrace& ranks, const StepsTrace& alone,
+                  const VerifyTolerance& tolerance, Differences& differences) {
   for (size_t i = 0; i < alone.steps.size(); ++i) {
     const StepMetrics &a = ranks.steps[i], &b = alone.steps[i];
     const double bound = i == 0 ? tolerance.first_step : tolerance.later_loss;

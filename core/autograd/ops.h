@@ -97,8 +97,8 @@ Variable Attention(const Variable& q, const Variable& k, const Variable& v,
                    const std::vector<int32_t>& cu_seqlens_k, const AttentionOptions& options);
 
 // --- ops_rows ---------------------------------------------------------------------------------
-// table [V, D], ids i32 [T] (host: checked against V) -> [T, D]. With a part of the vocabulary: zero
-// rows for the ids of other parts.
+// table [V, D], ids i32 [T] (host: checked against V) -> [T, D]. With a part of the vocabulary:
+// zero rows for the ids of other parts.
 Variable Embedding(const Variable& table, const Tensor& ids, const VocabularyPart& part = {});
 
 // Index tables of one routing: how token copies are laid out in rows (Backend::SortByExpert).

@@ -85,8 +85,8 @@ struct AttentionArgs {
   int64_t window = 0;  // 0: none; else keys j with i - window < j <= i are seen
 };
 
-// Makes statistics of a part of the vocabulary those of the whole one, in place. f64 [R, 3] for each
-// row of logits z: its maximum m, sum over classes of exp(z - m), and z of the target, 0 where
+// Makes statistics of a part of the vocabulary those of the whole one, in place. f64 [R, 3] for
+// each row of logits z: its maximum m, sum over classes of exp(z - m), and z of the target, 0 where
 // another part has it. Every part's call has the same R, also where no row counts.
 using CombineStatistics = std::function<void(const Tensor& statistics_R3)>;
 

@@ -34,8 +34,8 @@ void ForEachRun(const Box& box, const Shape& whole, RunVisitor copy);
 // The same for elements [begin, end) of the box's row-major order alone, which may cut rows.
 void ForEachRun(const Box& box, int64_t begin, int64_t end, const Shape& whole, RunVisitor copy);
 
-// part = whole[box], and the other way about. Host memory, equal dtypes, any pitches; `part` has the
-// box's shape.
+// part = whole[box], and the other way about. Host memory, equal dtypes, any pitches; `part` has
+// the box's shape.
 void CopyFromWhole(const Tensor& whole, const Box& box, const Tensor& part);
 void CopyIntoWhole(const Tensor& part, const Box& box, const Tensor& whole);
 

@@ -9,8 +9,7 @@ absl::Status Apply(const AxisInput& input) {
   input.layers.VisitParameters([](Parameter& parameter) {
     if (parameter.layout.view != "dense") return;
     for (const char* axis : {"dp", "cp", "ulysses"}) {
-      parameter.grad_layout.placements.push_back(
-          {.axis = axis, .kind = Placement::Kind::kPartial});
+      parameter.grad_layout.placements.push_back({.axis = axis, .kind = Placement::Kind::kPartial});
     }
   });
   return absl::OkStatus();

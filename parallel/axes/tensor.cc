@@ -147,8 +147,7 @@ class TensorAxis {
 
   absl::Status CutMlp(SwiGluMlp& mlp) {
     if (mlp.options().intermediate_size < ranks_) {
-      return absl::InvalidArgumentError(absl::StrCat("parallel.tensor ", ranks_,
-                                                     " is above the ",
+      return absl::InvalidArgumentError(absl::StrCat("parallel.tensor ", ranks_, " is above the ",
                                                      mlp.options().intermediate_size,
                                                      " hidden columns of an MLP"));
     }
@@ -162,8 +161,8 @@ class TensorAxis {
 
   absl::Status CheckVocabulary(int64_t size) const {
     if (size >= ranks_) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("parallel.tensor ", ranks_,
-                                                   " is above the vocabulary of ", size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel.tensor ", ranks_, " is above the vocabulary of ", size));
   }
 
   absl::Status CutEmbedding(EmbeddingLayer& embedding) {
@@ -177,8 +176,8 @@ class TensorAxis {
     const int64_t vocab_size = head.weight().shape[0];
     MF_RETURN_IF_ERROR(CheckVocabulary(vocab_size));
     Cut(head.weight(), 0, ranks_, ranks_);  // a tied one is the embedding's
-    head.set_loss_head(
-        MakeVocabularyHead({.vocab_size = vocab_size, .sequence = input_.options.sequence}, group_));
+    head.set_loss_head(MakeVocabularyHead(
+        {.vocab_size = vocab_size, .sequence = input_.options.sequence}, group_));
     return absl::OkStatus();
   }
 

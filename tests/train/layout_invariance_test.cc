@@ -63,8 +63,8 @@ class LayoutInvarianceTest : public RankRunsTest {
       for (int size : {2, 4, 8}) {
         if (optimizer[0] == 'a' && size != 4) continue;  // moments: one size shows them
         for (const RanksOfLayout& layout : LayoutsOf(size, most_tensor, moe.empty() ? 1 : 8)) {
-          SCOPED_TRACE(absl::StrCat(optimizer, " on ", size, " ranks: ",
-                                    absl::StrJoin(layout.keys, " ")));
+          SCOPED_TRACE(
+              absl::StrCat(optimizer, " on ", size, " ranks: ", absl::StrJoin(layout.keys, " ")));
           std::vector<std::string> of_layout = all;
           of_layout.insert(of_layout.end(), layout.keys.begin(), layout.keys.end());
           ExpectSame(MakeConfig(moe, of_layout), alone, size);
@@ -99,14 +99,15 @@ TEST_F(LayoutInvarianceTest, Olmoe) {
 }
 
 TEST_F(LayoutInvarianceTest, SigmoidRouterWithSharedExpertAndBias) {
-  ExpectEveryLayout(kSharedMoe, {"model.family=qwen3_moe", "model.num_kv_heads=2", "model.dense_layers=[0]"}, 4);
+  ExpectEveryLayout(
+      kSharedMoe, {"model.family=qwen3_moe", "model.num_kv_heads=2", "model.dense_layers=[0]"}, 4);
 }
 
 TEST_F(LayoutInvarianceTest, DocumentsAndMicroBatches) {
-  const std::vector<std::string> keys = {
-      "model.family=qwen3_moe",     "model.num_kv_heads=2",    "optimizer.name=sgd",
-      "data.packing=document",      "data.document_mask=true", "train.micro_batch_size=4",
-      "data.sequence_length=15"};
+  const std::vector<std::string> keys = {"model.family=qwen3_moe",  "model.num_kv_heads=2",
+                                         "optimizer.name=sgd",      "data.packing=document",
+                                         "data.document_mask=true", "train.micro_batch_size=4",
+                                         "data.sequence_length=15"};
   const RunResult alone = TrainAlone(MakeConfig(kMoe, keys));
   for (const RanksOfLayout& layout : LayoutsOf(4, 4, 4)) {
     SCOPED_TRACE(absl::StrJoin(layout.keys, " "));

@@ -99,8 +99,8 @@ TEST_F(ManyRanksCasesTest, TheBalanceLossReachesTheGateOnAnyNumberOfRanks) {
 
 // A bias sends every token to the first rank's experts: the other takes part with no rows.
 TEST_F(ManyRanksCasesTest, ARankWithoutTokensTakesPart) {
-  const Config config = SmallConfig(kSigmoidMoe, {"moe.num_groups=1", "moe.bias_update_rate=0",
-                                                  "optimizer.name=sgd"});
+  const Config config = SmallConfig(
+      kSigmoidMoe, {"moe.num_groups=1", "moe.bias_update_rate=0", "optimizer.name=sgd"});
   const Config spread = SmallConfig(kSigmoidMoe, {"moe.num_groups=1", "moe.bias_update_rate=0",
                                                   "optimizer.name=sgd", "parallel.expert=2"});
   const auto step = [&](Trainer& trainer, WholeState& gradients) {
@@ -169,9 +169,8 @@ TEST_F(ManyRanksCasesTest, TheSameSeedGivesTheSameWeightsUnderAnyLayout) {
     all.push_back(layout);
     WholeState parts;
     OnRanks(4, [&](const World& world) -> absl::Status {
-      MF_ASSIGN_OR_RETURN(
-          std::unique_ptr<Trainer> trainer,
-          Trainer::Create(SmallConfig(kSoftmaxMoe, all), {"none"}, logger_, world));
+      MF_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                          Trainer::Create(SmallConfig(kSoftmaxMoe, all), {"none"}, logger_, world));
       AddWholeState(*trainer, parts);
       return absl::OkStatus();
     });
@@ -193,9 +192,9 @@ TEST_F(ManyRanksCasesTest, SeveralGroupsInFlightDoNotLockUp) {
       }};
   const absl::Status status = comm::RunThreadWorld(options, [&](comm::Communicator& end) {
     const std::shared_ptr<comm::Communicator> borrowed(&end, [](comm::Communicator*) {});
-    MF_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                        Trainer::Create(config, {"none"}, logger_,
-                                        {.communicator = borrowed, .ranks_on_node = 4}));
+    MF_ASSIGN_OR_RETURN(
+        std::unique_ptr<Trainer> trainer,
+        Trainer::Create(config, {"none"}, logger_, {.communicator = borrowed, .ranks_on_node = 4}));
     for (int step = 0; step < 500; ++step) MF_RETURN_IF_ERROR(trainer->Step().status());
     return absl::OkStatus();
   });

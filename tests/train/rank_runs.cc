@@ -63,10 +63,9 @@ void WholeState::Add(const std::string& name, const Shape& shape, const Box& par
   std::lock_guard<std::mutex> lock(mutex_);
   Whole& whole = wholes_[name];
   if (!whole.tensor.defined()) {
-    whole.tensor = TensorFromVector(
-        std::vector<float>(static_cast<size_t>(shape.numel()),
-                           std::numeric_limits<float>::quiet_NaN()),
-        shape);
+    whole.tensor = TensorFromVector(std::vector<float>(static_cast<size_t>(shape.numel()),
+                                                       std::numeric_limits<float>::quiet_NaN()),
+                                    shape);
     whole.missing = shape.numel();
   }
   const auto [place, added] = whole.parts.emplace(part.ToString(), copy);

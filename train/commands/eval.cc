@@ -37,8 +37,7 @@ absl::Status RunEval(const EvalOptions& options) {
   source.overrides = {"moe.aux_loss=0", "moe.z_loss=0", "moe.capacity_factor=0"};
   source.overrides.insert(source.overrides.end(), options.source.overrides.begin(),
                           options.source.overrides.end());
-  return RunInLaunchedWorld(
-      [&](const World& world) { return EvalOn(world, source, options); });
+  return RunInLaunchedWorld([&](const World& world) { return EvalOn(world, source, options); });
 }
 
 }  // namespace meshfold::train

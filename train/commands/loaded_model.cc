@@ -14,11 +14,10 @@ namespace {
 
 // A checkpoint's layout is that of the run that wrote it; this world has its own.
 std::vector<std::string> WithoutLayout(const std::vector<std::string>& overrides) {
-  std::vector<std::string> all = {"parallel.data=auto",       "parallel.tensor=1",
-                                  "parallel.sequence=false",  "parallel.expert=1",
-                                  "parallel.expert_tensor=1", "parallel.pipeline=1",
-                                  "parallel.context=1",       "parallel.ulysses=1",
-                                  "parallel.zero.stage=0"};
+  std::vector<std::string> all = {
+      "parallel.data=auto", "parallel.tensor=1",        "parallel.sequence=false",
+      "parallel.expert=1",  "parallel.expert_tensor=1", "parallel.pipeline=1",
+      "parallel.context=1", "parallel.ulysses=1",       "parallel.zero.stage=0"};
   all.insert(all.end(), overrides.begin(), overrides.end());
   return all;
 }
@@ -47,10 +46,9 @@ absl::StatusOr<LoadedModel> FromHf(const ModelSource& source, const World& world
 absl::StatusOr<LoadedModel> FromCheckpoint(const ModelSource& source, const World& world) {
   MF_ASSIGN_OR_RETURN(std::string directory, ResolveCheckpoint(source.checkpoint));
   MF_ASSIGN_OR_RETURN(parallel::Checkpoint checkpoint, parallel::Checkpoint::Open(directory));
-  MF_ASSIGN_OR_RETURN(
-      const Config config,
-      ParseConfig(checkpoint.state().config_yaml, JoinPath(directory, "config.yaml"),
-                  WithoutLayout(source.overrides)));
+  MF_ASSIGN_OR_RETURN(const Config config, ParseConfig(checkpoint.state().config_yaml,
+                                                       JoinPath(directory, "config.yaml"),
+                                                       WithoutLayout(source.overrides)));
   MF_ASSIGN_OR_RETURN(LoadedModel loaded, Prepare(config, world));
   ScopedExecContext scope(loaded.runtime->context());
   MF_ASSIGN_OR_RETURN(loaded.model, BuildModelOutline(loaded.config, 0, &loaded.meshes));

@@ -1,3 +1,5 @@
+#include "train/verify.h"
+
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -6,7 +8,6 @@
 #include "train/commands/launched_world.h"
 #include "train/config.h"
 #include "train/trainer.h"
-#include "train/verify.h"
 
 namespace meshfold::train {
 namespace {

@@ -51,9 +51,8 @@ cpu::ExpSum SumExp(const cpu::SumExpRow& row) {
 
 void ScaleRow(float* row, int64_t n, float by) {
   const FloatVec factor = hn::Set(FloatTag(), by);
-  VectorLoop(n, [&](int64_t i, auto step) HWY_ATTR {
-    step.Store(hn::Mul(step.Load(row + i), factor), row + i);
-  });
+  VectorLoop(n, [&](int64_t i, auto step)
+                    HWY_ATTR { step.Store(hn::Mul(step.Load(row + i), factor), row + i); });
 }
 
 }  // namespace
@@ -210,9 +209,9 @@ class LossHead {
   const ExecContext& context_;
   const int32_t* targets_;
   const int64_t vocab_;  // classes here
-  Tensor losses_;   // f64 [T]: added in row order, whatever thread computed them
-  Tensor scratch_;     // logits of a chunk, then their gradient
-  Tensor statistics_;  // f64 [chunk, 3], where the vocabulary is cut
+  Tensor losses_;        // f64 [T]: added in row order, whatever thread computed them
+  Tensor scratch_;       // logits of a chunk, then their gradient
+  Tensor statistics_;    // f64 [chunk, 3], where the vocabulary is cut
 };
 
 }  // namespace

@@ -11,8 +11,8 @@ struct ExpSum {
   double highest = 0, total = 0;
 };
 
-// The two halves of a row of cross-entropy. SumExp also writes the terms of the sum to `exps`, which
-// may be `logits` or null; ScaleRow multiplies by a factor in place.
+// The two halves of a row of cross-entropy. SumExp also writes the terms of the sum to `exps`,
+// which may be `logits` or null; ScaleRow multiplies by a factor in place.
 struct SumExpRow {
   const float* logits = nullptr;
   int64_t n = 0;  // classes, at least 1

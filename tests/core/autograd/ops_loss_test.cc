@@ -54,7 +54,9 @@ TEST_F(OpsLossTest, LinearCrossEntropy) {
                                                  {0, 4, 5}}) {
     Tensor x = Guarded("x", {c.tokens, c.dim}), w = Guarded("w", {c.vocab, c.dim}, c.dtype);
     Tensor targets = RandomIds("targets", {c.tokens}, -2, c.vocab), dy = MakeTensor({-1.5}, {1});
-    auto op = [&](const auto& in) { return LinearCrossEntropy(in[0], in[1], targets, {.scale = 0.25}); };
+    auto op = [&](const auto& in) {
+      return LinearCrossEntropy(in[0], in[1], targets, {.scale = 0.25});
+    };
     ExpectOp(op, {x, w}, dy, Reference(x, w, targets, 0.25, -1.5), kTolerance,
              absl::StrCat(c.tokens, " x ", c.dim, " x ", c.vocab, " ", DTypeName(c.dtype)));
   }
@@ -62,7 +64,9 @@ TEST_F(OpsLossTest, LinearCrossEntropy) {
 
 TEST_F(OpsLossTest, WithoutCountedTargetsAllIsZero) {
   Tensor x = Guarded("x", {3, 4}), w = Guarded("w", {5, 4}), targets = MakeIds({-1, -100, -1}, {3});
-  auto op = [&](const auto& in) { return LinearCrossEntropy(in[0], in[1], targets, {.scale = 0.25}); };
+  auto op = [&](const auto& in) {
+    return LinearCrossEntropy(in[0], in[1], targets, {.scale = 0.25});
+  };
   ExpectOp(op, {x, w}, MakeTensor({1}, {1}), {{0.0}, {Vec(12, 0.0), Vec(20, 0.0)}}, 0, "none");
 }
 

@@ -162,7 +162,8 @@ TEST(RowsOrderTest, IdsOutsideTheTableAreABug) {
   ScopedTestContext context;
   const Tensor table = RandomTensor("t", {3, 2}), out = UnwrittenTensor({1, 2});
   EXPECT_DEATH(context.backend().Embedding(table, MakeIds({3}, {1}), out), "3 .* 3.*id");
-  EXPECT_DEATH(context.backend().EmbeddingBackward(MakeIds({3}, {1}), out, false, table), "3 .* 3.*id");
+  EXPECT_DEATH(context.backend().EmbeddingBackward(MakeIds({3}, {1}), out, false, table),
+               "3 .* 3.*id");
   EXPECT_DEATH(context.backend().GatherRows(table, MakeIds({6}, {1}), 2, out), "from_row");
   EXPECT_DEATH(context.backend().CombineRows(table, MakeIds({3}, {1, 1}), out), "rows");
 }
