@@ -8,7 +8,7 @@
 #include "core/base/check.h"
 #include "core/base/status_macros.h"
 #include "parallel/rank_sum.h"
-#include "parallel/sharding.h"
+#include "parallel/save_plan.h"
 
 namespace meshfold::parallel {
 namespace {
@@ -48,24 +48,26 @@ double GradNorm(absl::Span<Parameter* const> parameters) {
   return std::sqrt(SquareSum(parameters));
 }
 
-NormParts PartsForNorm(absl::Span<Parameter* const> parameters, const RankLayout& ranks,
-                       int64_t rank) {
-  NormParts parts;
+absl::StatusOr<std::vector<Parameter*>> PartsForNorm(absl::Span<Parameter* const> parameters,
+                                                     const RankLayout& ranks, int64_t rank) {
+  std::vector<Parameter*> trained;
+  std::vector<SavedTensor> tensors;
   for (Parameter* parameter : parameters) {
-    if (!IsSharded(parameter->layout, ranks)) {
-      parts.whole.push_back(parameter);
-      continue;
-    }
-    parts.is_sharded = true;
-    if (IsFirstCopy(parameter->layout, ranks, rank)) parts.shards.push_back(parameter);
+    if (!parameter->trained) continue;
+    trained.push_back(parameter);
+    tensors.push_back({parameter->shape, parameter->layout});
   }
-  return parts;
+  // One copy of each, evenly: as for a checkpoint.
+  MF_ASSIGN_OR_RETURN(const std::vector<bool> is_own, PlanSave(tensors, ranks, rank));
+  std::vector<Parameter*> own;
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (is_own[i]) own.push_back(trained[i]);
+  }
+  return own;
 }
 
-double GradNorm(const NormParts& parts, comm::Communicator& world) {
-  double total = SquareSum(parts.whole);
-  if (parts.is_sharded) total += ValueOrThrow(SumOverRanks(world, {SquareSum(parts.shards)}))[0];
-  return std::sqrt(total);
+double GradNorm(absl::Span<Parameter* const> own_parts, comm::Communicator& world) {
+  return std::sqrt(ValueOrThrow(SumOverRanks(world, {SquareSum(own_parts)}))[0]);
 }
 
 Tensor ClipScale(double norm, double max_norm) {

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "comm/communicator.h"
 #include "core/nn/module.h"
@@ -18,19 +19,16 @@ namespace meshfold::parallel {
 // StatusError.
 double GradNorm(absl::Span<Parameter* const> parameters);
 
-// Parameters by whose squares a rank adds to the norm over all ranks.
-struct NormParts {
-  std::vector<Parameter*> whole;   // held by every rank: each adds them up by itself
-  std::vector<Parameter*> shards;  // of which this rank has a part, and its first copy
-  bool is_sharded = false;         // some parameter is cut: the same on every rank
-};
-NormParts PartsForNorm(absl::Span<Parameter* const> parameters, const RankLayout& ranks,
-                       int64_t rank);
+// The parameters whose squares `rank` adds up for the norm over all ranks: of the ranks of a
+// pipeline stage that hold the same part of a trained parameter exactly one does, so that every part
+// counts once and no rank has much more to do than the others. Equal arguments but for `rank` on all
+// of them. Errors as of LocalBox.
+absl::StatusOr<std::vector<Parameter*>> PartsForNorm(absl::Span<Parameter* const> parameters,
+                                                     const RankLayout& ranks, int64_t rank);
 
-// The same norm where parameters are cut over `world`: every part counts once, sums of ranks are
-// added in their order. The same on every rank. Collective when parts.is_sharded. Throws
-// StatusError.
-double GradNorm(const NormParts& parts, comm::Communicator& world);
+// The norm over all ranks of `world`, each with its own parts; the ranks' sums are added in their
+// order, so the value is the same on every rank. Collective. Throws StatusError.
+double GradNorm(absl::Span<Parameter* const> own_parts, comm::Communicator& world);
 
 // f32 [1] on the current device: min(1, max_norm / (norm + 1e-6)), as
 // torch.nn.utils.clip_grad_norm_; 1 when max_norm is 0 (off). NaN when the norm is NaN, 0 when it

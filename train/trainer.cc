@@ -167,7 +167,8 @@ absl::Status Trainer::Build() {
 }
 
 absl::Status Trainer::ReduceGradients() {
-  norm_parts_ = parallel::PartsForNorm(parameters_, meshes_->ranks, meshes_->rank());
+  MF_ASSIGN_OR_RETURN(norm_parts_,
+                      parallel::PartsForNorm(parameters_, meshes_->ranks, meshes_->rank()));
   MF_ASSIGN_OR_RETURN(const std::vector<parallel::GradBuckets::Group> groups,
                       parallel::MakeReductionGroups(parameters_, *meshes_));
   return parallel::CatchStatus([&] {

@@ -106,7 +106,7 @@ class Trainer {
   BuiltModel model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::vector<Parameter*> parameters_;
-  parallel::NormParts norm_parts_;
+  std::vector<Parameter*> norm_parts_;
   std::unique_ptr<parallel::GradBuckets> buckets_;  // null before Build
   std::unique_ptr<parallel::Stage> stage_;
   std::vector<std::unique_ptr<StepContext>> contexts_;  // of the step in progress

@@ -146,10 +146,14 @@ TEST(GradNormPartsTest, EveryPartCountsOnce) {
       return made;
     };
     Parameter cut = parameter(world.rank() == 0 ? 3 : 4), held = parameter(12);
+    cut.shape = {2};
     cut.layout.placements = {{.axis = "tp", .dim = 0, .parts = 2}};
     const std::vector<Parameter*> only_cut = {&cut}, both = {&cut, &held};
-    EXPECT_DOUBLE_EQ(GradNorm(PartsForNorm(only_cut, ranks, world.rank()), world), 5.0);
-    EXPECT_DOUBLE_EQ(GradNorm(PartsForNorm(both, ranks, world.rank()), world), 13.0);
+    const auto norm = [&](const std::vector<Parameter*>& parameters) {
+      return GradNorm(PartsForNorm(parameters, ranks, world.rank()).value(), world);
+    };
+    EXPECT_DOUBLE_EQ(norm(only_cut), 5.0);
+    EXPECT_DOUBLE_EQ(norm(both), 13.0);
     return absl::OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status;
